@@ -5,7 +5,6 @@ Everything is measured in one run, every part in processes of its own, so that i
 FOLDER searches the same number of devices for comparison.
 """
 
-import json
 import os
 import re
 import statistics
@@ -13,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from kernelcast.benchmarks.harness import (
     Bench,
     in_turn,
     peak_mb,
+    process,
     script,
     seconds_of,
     write_shipped_bundle,
@@ -50,30 +50,6 @@ DEVICES: dict[str, dict[str, object]] = {
     "10⁵": {"gpus": (100_000,), "global_batch": 100_000},
 }
 
-# A process begins as a copy of the one that starts it, whose memory counts as its own: a small one starts it.
-STARTER = """
-import json, os, subprocess, sys, time
-begin = time.perf_counter()
-process = subprocess.Popen(sys.argv[1:], stdout=subprocess.DEVNULL)
-_, status, used = os.wait4(process.pid, 0)
-print(json.dumps([time.perf_counter() - begin, used.ru_maxrss]))
-sys.exit(os.waitstatus_to_exitcode(status))
-"""
-
-
-def command(arguments: Sequence[str]) -> tuple[float, float]:
-    """Seconds and peak memory (MB) of a command."""
-    done = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", STARTER, *arguments],
-        stdout=subprocess.PIPE,
-        check=False,
-        text=True,
-    )
-    if done.returncode:
-        raise SystemExit(f"{' '.join(arguments)}: ended with {done.returncode}")
-    seconds, peak_kb = json.loads(done.stdout)
-    return seconds, peak_kb / 1024
-
 
 def cold(bench: Bench, bundle: Path) -> Iterator[str]:
     """A command that predicts once, and a bare import of ONNX Runtime, taken in turn."""
@@ -82,10 +58,10 @@ def cold(bench: Bench, bundle: Path) -> Iterator[str]:
     predict = [sys.executable, "-c", program, "predict", "--bundle", str(bundle), "--model", MODEL, "--json"]
     predict += [text for name, value in layout.items() for text in (f"--{name}", str(value))]
     bare = [sys.executable, "-c", "import onnxruntime"]
-    command(predict)  # both find their files in the system's cache
-    pairs = [(command(bare), command(predict)) for _ in range(max(5, bench.repeat))]
+    process(predict)  # both find their files in the system's cache
+    pairs = [(process(bare), process(predict)) for _ in range(max(5, bench.repeat))]
     (bare_s, bare_mb), (predict_s, predict_mb) = (
-        (statistics.median(one[0] for one in found), max(one[1] for one in found))
+        (statistics.median(one[0] for one in found), max(one[2] for one in found))
         for found in zip(*pairs, strict=True)
     )
     ratio = f"{predict_s / bare_s:.1f} × the time, {predict_mb / bare_mb:.1f} × the memory"

@@ -122,6 +122,10 @@ class Server:
         self.asked += int(found["count"]) if kind in ("new", "mixed") else 0
         return found
 
+    def processor_s(self) -> float:
+        """CPU time of the server so far, which other work on the machine changes little (clock_gettime(2))."""
+        return time.clock_gettime(~self.process.pid << 3 | 2)
+
     def memory_mib(self) -> float:
         """Resident memory of the server."""
         pages = Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]
@@ -149,15 +153,26 @@ def measure(server: Server, seconds: float, requests: int) -> list[str]:
     rows = []
     for kind, name in QUESTIONS.items():
         for clients in CLIENTS:
+            before_s = server.processor_s()
             found = [server.load(kind, clients, seconds=seconds) for _ in range(server.bench.repeat)]
+            own_s = (server.processor_s() - before_s) / sum(one["count"] for one in found)
             p50, p99, rate = (statistics.median(one[key] for one in found) for key in ("p50", "p99", "rate"))
-            rows.append((name, f"{clients}", f"{1e3 * p50:.2f} ms", f"{1e3 * p99:.1f} ms", f"{rate:,.0f}"))
+            rows.append(
+                (
+                    name,
+                    f"{clients}",
+                    f"{1e3 * p50:.2f} ms",
+                    f"{1e3 * p99:.1f} ms",
+                    f"{rate:,.0f}",
+                    f"{1e3 * own_s:.2f} ms",
+                )
+            )
             print(*rows[-1], flush=True)
     starts = server.starts()
     server.load("mixed", 8, most=requests)
     ask, command, nothing = (f"{1e3 * starts[way]:.0f} ms" for way in ("ask", "command", "nothing"))
     return [
-        *table(("question", "clients", "p50", "p99", "requests per s"), rows, is_padded=False),
+        *table(("question", "clients", "p50", "p99", "requests per s", "CPU of one"), rows, is_padded=False),
         "",
         f"From nothing to a time limit (median of {STARTS} starts, in turn): `kernelcast-ask` {ask}, `kernelcast "
         f"walltime` {command}, {starts['command'] / starts['ask']:.0f} times as long; a process that does nothing "

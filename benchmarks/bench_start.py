@@ -10,10 +10,9 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
-from kernelcast.benchmarks.harness import ROOT, Bench, script
+from kernelcast.benchmarks.harness import ROOT, Bench, process, script
 from kernelcast.docs.markdown import table
 
 _LAYOUT = "--pp 4 --tp 8 --dp 64 --micro-batch 1 --micro-batches 16"
@@ -45,32 +44,16 @@ _JOB = """#!/bin/sh
 #KERNELCAST hardware=h100-sxm model=llama-3-70b pp=4 tp=8 dp=64 micro_batch=1 micro_batches=16 steps=1000
 srun python train.py
 """
-Measured = tuple[float, float, float]
-"""CPU seconds, seconds, and peak memory in MiB."""
 
 
-def measured(code: str, tree: Path, folder: Path) -> Measured:
+def measured(code: str, tree: Path, folder: Path) -> tuple[float, float, float]:
     """One new process with the package in `tree`, a folder that holds it as `kernelcast`."""
+    words = ["-c", code]
     if code.startswith("kernelcast "):
         words = ["-m", "kernelcast.cli.main", *code.replace("JOB", str(folder / "job.sh")).split()[1:]]
-    else:
-        words = ["-c", code]
-    begin = time.perf_counter()
-    process = subprocess.Popen(
-        [sys.executable, *words],
-        # Compiled modules are kept: a new worktree has none.
-        env=os.environ
-        | {"PYTHONPATH": str(tree), "XDG_CONFIG_HOME": str(folder), "PYTHONDONTWRITEBYTECODE": ""},
-        cwd=folder,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-    )
-    assert process.stderr is not None
-    errors = process.stderr.read().decode()
-    _, status, used = os.wait4(process.pid, 0)
-    if status:
-        raise SystemExit(f"{code} failed: {errors}")
-    return used.ru_utime + used.ru_stime, time.perf_counter() - begin, used.ru_maxrss / 1024
+    # Compiled modules are kept: a new worktree has none.
+    own = {"PYTHONPATH": str(tree), "XDG_CONFIG_HOME": str(folder), "PYTHONDONTWRITEBYTECODE": ""}
+    return process([sys.executable, *words], env=os.environ | own, cwd=folder)
 
 
 def rows(trees: list[Path], repeat: int, folder: Path) -> list[tuple[str, ...]]:
@@ -84,15 +67,14 @@ def rows(trees: list[Path], repeat: int, folder: Path) -> list[tuple[str, ...]]:
         return statistics.median(one[name, tree][figure] for one in rounds)
 
     def multiple(name: str, tree: Path) -> str:
-        wall, cpu = (median(name, tree, of) / median(next(iter(_TIMED)), trees[0], of) for of in (1, 0))
+        wall, cpu = (median(name, tree, of) / median(next(iter(_TIMED)), trees[0], of) for of in (0, 1))
         return f"{wall:.1f} × ({cpu:.1f} ×)"
 
     return [
         (
             name,
             *(multiple(name, tree) for tree in trees),
-            f"{median(name, trees[0], 1):.2f}",
-            f"{median(name, trees[0], 0):.2f}",
+            *(f"{median(name, trees[0], figure):.2f}" for figure in (0, 1)),
             f"{median(name, trees[0], 2):.0f} MB",
         )
         for name in _TIMED

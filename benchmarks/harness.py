@@ -9,7 +9,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -112,6 +112,27 @@ class Bench:
             f"{names[0] if names else platform.machine()}, {os.cpu_count()} core(s), load average before "
             f"{self._load:.1f}; {', '.join(versions)}"
         )
+
+
+# A process begins as a copy of the one that starts it, whose memory counts as its own: a small one starts it.
+_STARTER = """
+import json, os, subprocess, sys, time
+begin = time.perf_counter()
+process = subprocess.Popen(sys.argv[1:], stdout=subprocess.DEVNULL)
+_, status, used = os.wait4(process.pid, 0)
+print(json.dumps([time.perf_counter() - begin, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024]))
+sys.exit(os.waitstatus_to_exitcode(status))
+"""
+
+
+def process(words: Sequence[str], **options: Any) -> tuple[float, float, float]:
+    """Seconds, CPU seconds and peak memory (MiB) of a new process, whose output is dropped; `options` as of Popen."""
+    starter = [sys.executable, "-I", "-S", "-c", _STARTER, *words]
+    done = subprocess.run(starter, stdout=subprocess.PIPE, check=False, text=True, **options)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(words)}: ended with {done.returncode}")
+    wall_s, cpu_s, peak = json.loads(done.stdout)
+    return wall_s, cpu_s, peak
 
 
 def write_shipped_bundle(path: Path) -> None:

@@ -14,6 +14,7 @@ from kernelcast.runtime.bundle.file import Bundle, read_bundle
 from kernelcast.runtime.bundle.manifest import UNKNOWN_MOMENT, Manifest
 from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
 from kernelcast.runtime.errors import DataError, UsageError, one_line
+from kernelcast.runtime.json_text import values_of
 from kernelcast.runtime.operators import role_name
 from kernelcast.runtime.views.formatting import percent
 
@@ -69,33 +70,24 @@ def _show(read: Bundle) -> None:
         f"{one_line(str(read.path))}: kernelcast bundle, {len(manifest.regressors)} regressors, "
         f"{size_bytes / 1e6:,.1f} MB"
     )
-    lines: dict[str, list[object]] = {
-        "digest": [read.digest],
-        **{
-            name: [one.description for one in getattr(manifest, name)]
-            for name in ("compute", "fabric", "software")
-        },
-        "newest measurement": ["unknown" if manifest.created_at == UNKNOWN_MOMENT else manifest.created_at],
-        "dtype": [manifest.dtype],
-        "statistic": [manifest.statistic],
-        "load": [manifest.loads],
-        "seed": [manifest.seed],
-        "dataset digest": [manifest.dataset_digest],
-        "kernelcast": [manifest.kernelcast_version],
+    kinds = ("compute", "fabric", "software")
+    lines: dict[str, object] = {
+        "digest": read.digest,
+        **{name: [one.description for one in getattr(manifest, name)] for name in kinds},
+        "newest measurement": "unknown" if manifest.created_at == UNKNOWN_MOMENT else manifest.created_at,
+        "dtype": manifest.dtype,
+        "statistic": manifest.statistic,
+        "load": manifest.loads,
+        "seed": manifest.seed,
+        "dataset digest": manifest.dataset_digest,
+        "kernelcast": manifest.kernelcast_version,
         "peak": [*manifest.peaks],
-        "calibration": [] if manifest.calibration is None else [manifest.calibration],
+        "calibration": manifest.calibration or [],
     }
-    texts = {name: [one_line(str(value)) for value in values] for name, values in lines.items()}
-    click.echo(facts({**texts}) + "\n")
-    _print_regressors(manifest)
-    if rows := list(_transferred(manifest)):
-        heads = ("operator", "direction", "measured on", "points here")
-        click.echo("\nTransferred from other devices\n" + text_table(heads, rows))
-    if rows := list(_roles(manifest)):
-        click.echo("\nErrors by role\n" + text_table(("role", "operator", "direction", "error"), rows))
-
-
-def _print_regressors(manifest: Manifest) -> None:
+    several = {name: value if isinstance(value, list) else [value] for name, value in lines.items()}
+    click.echo(
+        facts({name: [one_line(str(one)) for one in values] for name, values in several.items()}) + "\n"
+    )
     print_table(
         manifest.regressors,
         ("operator", lambda entry: entry.operator),
@@ -112,6 +104,11 @@ def _print_regressors(manifest: Manifest) -> None:
         ("range", _range),
         optional=("load", "size", "form", "algorithm", "coverage"),
     )
+    if rows := list(_transferred(manifest)):
+        heads = ("operator", "direction", "measured on", "points here")
+        click.echo("\nTransferred from other devices\n" + text_table(heads, rows))
+    if rows := list(_roles(manifest)):
+        click.echo("\nErrors by role\n" + text_table(("role", "operator", "direction", "error"), rows))
 
 
 def _half_width(entry: RegressorEntry) -> str:
@@ -176,8 +173,7 @@ def verify(path: Path, allowed_signers: Path | None, signer: str) -> Shown:
         "format": CHECK_FORMAT,
         "bundle": str(path),
         "bundle_digest": checked.bundle.digest,
-        "models": checked.models,
-        "corners": checked.corners,
+        **values_of(checked, "models", "corners"),
         "signer": verified.signer if verified else None,
         "key": verified.key if verified else None,
     }

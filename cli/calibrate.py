@@ -16,11 +16,13 @@ from kernelcast.runtime.bundle.calibration import CLASSES, Calibration
 from kernelcast.runtime.bundle.file import Bundle, read_bundle
 from kernelcast.runtime.errors import DataError, error_context, needs_extra, one_line
 from kernelcast.runtime.estimate.doubts import grouped
+from kernelcast.runtime.json_text import values_of
 from kernelcast.runtime.request.fields import TimelineKind
 from kernelcast.runtime.views.formatting import seconds
 from kernelcast.validate.calibration import PredictedStep, left_out_errors, predicted_steps, write_calibrated
 from kernelcast.validate.calibration import calibrate as fit_calibration
 from kernelcast.validate.calibration_steps import distinctly_labelled
+from kernelcast.validate.comparison import mean_absolute
 from kernelcast.validate.runs import MeasuredRun, RunsFile
 
 FORMAT = "kernelcast.calibration/1"
@@ -74,7 +76,7 @@ def calibrate(
     ):
         steps = predicted_steps(bundle, runs, timeline)
     found = fit_calibration(steps, **source, parameters=parameters)
-    others = {count: _mean(left_out_errors(steps, count)) for count in range(1, len(CLASSES) + 1)}
+    others = {count: mean_absolute(left_out_errors(steps, count)) for count in range(1, len(CLASSES) + 1)}
     write = output is not None and (force or found.helps is not False)
     digest = write_calibrated(output, bundle, found) if write and output is not None else None
     refused = DataError(
@@ -121,21 +123,16 @@ def _document(
     output: Path | None,
     digest: str | None,
 ) -> dict[str, Any]:
-    after = sum(abs(run.error_after) for run in found.runs) / len(found.runs)
-    intervals = found.intervals
     return {
         "format": FORMAT,
         "bundle": str(bundle.path),
         "bundle_digest": bundle.digest,
         "helps": found.helps,
-        "mean_abs_error": {
-            "before": found.mean_error_before,
-            "left_out": found.mean_error_left_out,
-            "after": after,
-        },
+        "mean_abs_error": values_of(found, before="mean_error_before", left_out="mean_error_left_out")
+        | {"after": mean_absolute([run.error_after for run in found.runs])},
         "left_out_by_parameters": {str(count): error for count, error in others.items()},
         "classes": [
-            {"class": one.value, "factor": factor, "interval": list(intervals[one])}
+            {"class": one.value, "factor": factor, "interval": list(found.intervals[one])}
             for one, factor in found.factors.items()
         ],
         "runs": [
@@ -171,11 +168,10 @@ def _render(
         indent="  ",
     )
     left_out = found.mean_error_left_out
-    means = [f"{found.mean_error_before:.2%} before"]
-    if left_out is not None:
-        means.append(f"{left_out:.2%} left out")
-    means.append(f"{sum(abs(run.error_after) for run in found.runs) / count:.2%} after")
-    mean = f"mean of absolute errors: {', '.join(means)}"
+    after = mean_absolute([run.error_after for run in found.runs])
+    means = {"before": found.mean_error_before, "left out": left_out, "after": after}
+    listed = ", ".join(f"{error:.2%} {name}" for name, error in means.items() if error is not None)
+    mean = f"mean of absolute errors: {listed}"
     if is_quiet():
         return f"{mean}\n{_verdict(found)}"
     sections = [
@@ -200,7 +196,7 @@ def _notes(predicted: Sequence[PredictedStep]) -> list[str]:
     for step in predicted:
         for warning, questions in step.estimate.concerned.items():
             concerned.setdefault(warning, set()).update(questions)
-        for question, time_s in step.estimate.times_s().items():
+        for question, time_s in step.estimate.times_s.items():
             times_s[question] = times_s.get(question, 0.0) + time_s
         for doubt in step.estimate.doubts:
             labels.setdefault(doubt.cause, []).append(one_line(step.run.label))
@@ -223,8 +219,3 @@ def _verdict(found: Calibration) -> str:
         "The correction does NOT help: it does not reduce the error of steps that it was not fitted to. "
         "Use the bundle as it is, or measure more steps."
     )
-
-
-def _mean(errors: tuple[float | None, ...]) -> float | None:
-    known = [abs(error) for error in errors if error is not None]
-    return sum(known) / len(known) if known else None

@@ -85,13 +85,8 @@ def compute(
         what_to_measure(chosen, settings)  # wrong use makes no database
         done = measure_compute(database_path, chosen, settings)
     show_collected(done, database_path)
-    print_next(
-        (
-            command_line("collect", "comm", "--procs", 2, "--db", database_path),
-            "measure collectives between processes",
-        ),
-        (_training(database_path), "fit regressors"),
-    )
+    comm = command_line("collect", "comm", "--procs", 2, "--db", database_path)
+    print_next((comm, "measure collectives between processes"), _training(database_path))
 
 
 def measure_compute(database_path: Path, plan: Plan, settings: Settings) -> Collected:
@@ -156,7 +151,7 @@ def comm(
         words = typed_words(without=("--procs",))
         status = show_workers("kernelcast.cli.main", words, processes=procs, threads=settings.threads)
         if status == 0:
-            _print_next_of_comm(database_path)
+            print_next(_training(database_path))
         sys.exit(status)
     world = World.from_launcher()
     with _one_voice(world), progress("collectives", shown=world.rank == 0) as report:
@@ -171,15 +166,11 @@ def comm(
     if world.rank == 0:
         show_collected(done, database_path)
         if not os.environ.get(ONE_VOICE):
-            _print_next_of_comm(database_path)
+            print_next(_training(database_path))
 
 
-def _print_next_of_comm(database_path: Path) -> None:
-    print_next((_training(database_path), "fit regressors"))
-
-
-def _training(database_path: Path) -> str:
-    return command_line("train", "--db", database_path, "-o", "here.kcast")
+def _training(database_path: Path) -> tuple[str, str]:
+    return command_line("train", "--db", database_path, "-o", "here.kcast"), "fit regressors"
 
 
 @contextmanager
@@ -210,16 +201,10 @@ def _one_voice(world: World) -> Iterator[None]:
 
 def show_collected(done: Collected, database_path: Path) -> None:
     """Print the number of points measured, skipped and failed; DataError where every point failed."""
-    parts = [f"{done.measured} measured"]
-    parts += [
-        f"{count} {what}"
-        for count, what in (
-            (done.already_there, "already there"),
-            (done.unsupported, "not supported here"),
-            (done.failed, "failed"),
-        )
-        if count
-    ]
+    further = {
+        "already there": done.already_there, "not supported here": done.unsupported, "failed": done.failed
+    }  # fmt: skip
+    parts = [f"{done.measured} measured", *(f"{count} {what}" for what, count in further.items() if count)]
     say(f"{database_path}: {', '.join(parts)}")
     if done.flagged:
         note(f"note: {done.flagged} disturbed or unstable; --again flagged measures them again", err=True)

@@ -68,8 +68,7 @@ def measure_within(
     with Database.open(database_path, create=True) as database, progress("seconds") as report:
 
         def show(now: BudgetProgress) -> None:
-            shown = percent(now.error)
-            what = f"{now.operator}: error {shown}, mean of all {percent(now.mean_error)}"
+            what = f"{now.operator}: error {percent(now.error)}, mean of all {percent(now.mean_error)}"
             # Without a budget the end is not known.
             total = now.elapsed_s + 1 if budget_s is None else budget_s
             report(min(int(now.elapsed_s), int(total)), max(int(total), 1), what)
@@ -161,11 +160,8 @@ _NUMBERS = ("points", "fitting", "measured", "to_measure")
 @option.path("-o", "--output", "Write the plan of --for to a file for --plan.")
 @option.file("--db", "database_path", "Skip points that this database holds; it is only read.")
 @option.measured
-@option.text(
-    "--gpu-memory",
-    "memory",
-    "Memory of the device, such as 80GB or 40GiB.  [default: this device's]",
-    metavar="SIZE",
+@option.size(
+    "--gpu-memory", "memory_bytes", "Memory of the device, such as 80GB or 40GiB.  [default: this device's]"
 )
 @option.prior
 @points_option
@@ -178,7 +174,7 @@ def plan(
     hardware: str | None,
     output: Path | None,
     database_path: Path | None,
-    memory: str | None,
+    memory_bytes: int | None,
     prior: str | None,
     points: int | None,
     **asked: Any,
@@ -214,7 +210,7 @@ def plan(
         chosen,
         Settings(**asked),
         database_path=database_path,
-        memory_bytes=0 if memory is None else option.parse_size(memory, name="memory"),
+        memory_bytes=memory_bytes or 0,
         prior=bundle,
         points_each=points or 0,
         hardware=None if hardware is None else hardware_bundle(hardware),

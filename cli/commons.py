@@ -57,14 +57,7 @@ def commons() -> None:
 )
 @option.flag("--dry-run", "is_dry_run", "Show what would be published, and write nothing.")
 @option.max_size
-def publish_(
-    database_path: Path,
-    folder: Path,
-    site: str | None,
-    contact: str | None,
-    licence: str | None,
-    **options: Any,
-) -> None:
+def publish_(database_path: Path, folder: Path, **options: Any) -> None:
     """Publish a database as a folder of static files, for any web server, object store or shared file system.
 
     Publishing again writes only what changed. Described fabrics and statistics of failures in the database are
@@ -74,7 +67,7 @@ def publish_(
     kernelcast commons publish bench.db public/commons --site "Site A" --key ~/.ssh/id_ed25519
     kernelcast commons publish bench.db public/commons --dry-run
     """
-    given = {"site": site, "contact": contact, "licence": licence}
+    given = {name: options.pop(name) for name in ("site", "contact", "licence")}
     about = {name: text for name, text in given.items() if text is not None}
     with needs_extra("commons publish --parquet", "parquet"):
         published = publish(database_path, folder, about=about, **options)
@@ -84,10 +77,8 @@ def publish_(
 def _show_published(published: Published, folder: Path, *, is_dry_run: bool) -> None:
     index, would = published.index, "would be " if is_dry_run else ""
     say(f"{folder}: {_files(index.files)}; {would}written: {_files(published.written)}")
-    if published.rows:
-        say(
-            f"{would}published: " + ", ".join(f"{count:,} {table}" for table, count in published.rows.items())
-        )
+    if rows := ", ".join(f"{count:,} {table}" for table, count in published.rows.items()):
+        say(f"{would}published: {rows}")
     if published.merged_samples:
         say(f"{published.merged_samples:,} samples that merges brought are left out")
     if is_dry_run:
@@ -135,12 +126,10 @@ def add(address: str, name: str, signer: str, allowed_signers: Path | None, othe
         raise UsageError(f"source {source.name} exists already, expected another --name")
     index, _ = refresh(source)
     write_sources([*known, source])
-    say(
-        f"{source.name}: {sum(one.rows for one in index.parts):,} rows, {len(index.parts):,} parts, {source.trust}"
-    )
-    print_next(
-        (command_line("commons", "pull", "--source", source.name, "--into", "bench.db"), "merge its rows")
-    )
+    rows, parts = sum(one.rows for one in index.parts), len(index.parts)
+    say(f"{source.name}: {rows:,} rows, {parts:,} parts, {source.trust}")
+    pulling = command_line("commons", "pull", "--source", source.name, "--into", "bench.db")
+    print_next((pulling, "merge its rows"))
 
 
 def _name_of(address: str) -> str:

@@ -89,18 +89,12 @@ def compare(
     step_s: float | None,
     tokens_per_s_per_gpu: float | None,
     mfu_percent: str | None,
-    gpus: int | None,
-    bundle: str | None,
-    hardware: str | None,
-    model_name: str | None,
-    layout: str | None,
-    no_calibration: bool,
     run_id: str,
     top: int,
     runs_path: Path | None,
     site: str,
     database_path: Path | None,
-    **fields: Any,
+    **asked: Any,
 ) -> Shown:
     """Compare the measured step of a real run with its prediction, and list the causes of lost time.
 
@@ -123,20 +117,18 @@ def compare(
     stated = {"step_s": step_s, "tokens_per_s_per_gpu": tokens_per_s_per_gpu, "mfu": mfu}
     if runs_path is not None:
         check_target(runs_path, "--keep")
-    estimate = _predicted(
-        bundle, hardware, model_name, layout, fields, gpus, is_calibrated=not no_calibration
-    )
+    estimate, hardware = _predicted(**asked), asked["hardware"] or ""
     if log_path is not None:
         compared = compare_log(log_path, estimate)
     elif traces:
         compared = compare_traces(traces, estimate, run_id=run_id)
     else:
         compared = compare_stated(estimate, **stated)
-    compared = replace(compared, published=published_like(estimate, hardware or ""))
+    compared = replace(compared, published=published_like(estimate, hardware))
     if runs_path is not None:
-        fabric = fields.get("fabric") or ""
         source = log_path.name if log_path is not None else "torch.profiler" if traces else "stated"
-        keep_in_file(compared, runs_path, site=site, source=source, device=hardware or "", fabric=fabric)
+        about = {"site": site, "source": source, "device": hardware, "fabric": asked["fabric"] or ""}
+        keep_in_file(compared, runs_path, **about)
     kept = "" if database_path is None else keep_in_database(compared, traces, database_path)
 
     def show() -> None:
@@ -152,21 +144,20 @@ def compare(
 
 
 def _predicted(
+    *,
     bundle: str | None,
     hardware: str | None,
     model_name: str | None,
     layout: str | None,
-    fields: dict[str, Any],
     gpus: int | None,
-    *,
-    is_calibrated: bool,
+    no_calibration: bool,
+    **fields: Any,
 ) -> Estimate:
     path = chosen_bundle(bundle, hardware)
     given = given_fields(fields)
     found, file = model_of(model_name, layout, fields["sequence_length"])
-    model = found.model
     if file is not None:
-        given, _ = read_fields(file, model, given, gpus)
+        given, _ = read_fields(file, found.model, given, gpus)
     elif gpus is not None:
         from kernelcast.runtime.frameworks.layout_files import with_devices
 
@@ -174,18 +165,16 @@ def _predicted(
         given = with_devices(given, given)
     fabric = find_fabric(given["fabric"]) if "fabric" in given else None
     chosen = choose_for(given, hardware=hardware_names(hardware), file=file)
-    estimator = Estimator.load(path, calibrated=is_calibrated, stack=chosen.stack)
-    estimate = estimator.predict(model=model, fabric=fabric, **read_request(chosen.values))
+    estimator = Estimator.load(path, calibrated=not no_calibration, stack=chosen.stack)
+    estimate = estimator.predict(model=found.model, fabric=fabric, **read_request(chosen.values))
     check_effect(fields, estimate.parallelism, is_searched=False)
     return estimate
 
 
 def _show(compared: ComparedStep, top: int) -> None:
     estimate = compared.estimate
-    interval = ""
-    if estimate.interval_s is not None:
-        low_s, high_s = estimate.interval_s
-        interval = f" ({seconds(low_s)} to {seconds(high_s)}, 90 %)"
+    ends = estimate.interval_s
+    interval = "" if ends is None else f" ({' to '.join(map(seconds, ends))}, 90 %)"
     times = compared.steps_s
     of = f"median of {len(times)} steps, {seconds(min(times))} to {seconds(max(times))}"
     if compared.traced is None and compared.logged is None:
@@ -194,10 +183,9 @@ def _show(compared: ComparedStep, top: int) -> None:
         of = f"{compared.logged.framework}'s log: {of}"
     say(f"measured   {seconds(compared.measured_s)}, {of}")
     say(f"predicted  {seconds(estimate.step_time_s)}{interval}")
-    side = {"slow": "above its interval", "fast": "below its interval"}.get(
-        compared.verdict, "inside its interval"
-    )
-    say(f"verdict    {compared.verdict}: {compared.difference:+.1%} against the prediction, {side}")
+    side = {"slow": "above", "fast": "below"}.get(compared.verdict, "inside")
+    against = f"{compared.difference:+.1%} against the prediction"
+    say(f"verdict    {compared.verdict}: {against}, {side} its interval")
     if compared.slower_than is not None:
         say(f"           slower than {percent(compared.slower_than, digits=0)} of the predicted distribution")
     for one in compared.published:
@@ -234,11 +222,9 @@ def _show_rows(title: str, rows: Sequence[Row], titles: dict[str, str]) -> None:
         (titles.get(row.name, row.name), _ms(row.measured_s), _ms(row.predicted_s), _change(row))
         for row in rows
     ]
-    total = [
-        sum(value or 0.0 for value in column)
-        for column in zip(*((r.measured_s, r.predicted_s) for r in rows), strict=True)
-    ]
-    shown.append(("step", _ms(total[0]), _ms(total[1]), f"{1e3 * (total[0] - total[1]):+,.2f}"))
+    measured_s = sum(row.measured_s or 0.0 for row in rows)
+    predicted_s = sum(row.predicted_s or 0.0 for row in rows)
+    shown.append(("step", _ms(measured_s), _ms(predicted_s), f"{1e3 * (measured_s - predicted_s):+,.2f}"))
     click.echo(f"\n{text_table((title, 'measured ms', 'predicted ms', 'difference ms'), shown)}")
 
 

@@ -3,7 +3,7 @@
 Each function takes the text typed so far. Nothing is imported beyond the imports of the commands.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
 import click
@@ -40,10 +40,6 @@ def names(known: Callable[[], Iterable[str]]) -> Complete:
         ]
 
     return complete
-
-
-def values(known: Sequence[str]) -> Complete:
-    return names(lambda: known)
 
 
 def _stacks() -> Iterable[str]:

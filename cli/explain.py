@@ -52,9 +52,7 @@ def explain(
 ) -> tuple[Explained, ...]:
     """Explain every distinct call of `operator`, with the nearest samples of `database`.
 
-    Raises:
-        UsageError: the operator is unknown or not in the step, or the store's packages are not installed.
-        DataError: the database cannot be read.
+    UsageError for an operator that is unknown or not in the step; DataError for a database that cannot be read.
     """
     explanations = explain_operator(estimate, bundle, operator)
     if database is None:

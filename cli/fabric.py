@@ -28,6 +28,7 @@ from kernelcast.runtime.hardware.fabric import (
     read_fabric,
     shipped_fabrics,
 )
+from kernelcast.runtime.json_text import values_of
 from kernelcast.runtime.operators import OPERATORS
 from kernelcast.runtime.output_file import check_target, write_pieces
 from kernelcast.runtime.views.formatting import seconds
@@ -156,8 +157,7 @@ def _row(operator: str, setting: Setting, message_bytes: int) -> dict[str, Any]:
     )
     return {
         "operator": operator,
-        "nodes": setting.nodes,
-        "gpus_per_node": setting.gpus_per_node,
+        **values_of(setting, "nodes", "gpus_per_node"),
         "message_bytes": message_bytes,
         "time_us": usual,
         "low_us": low,

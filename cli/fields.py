@@ -135,7 +135,7 @@ def field_options(*fields: Field, as_text: bool = False, required: Collection[st
 
 def _completion(field: Field) -> completion.Complete | None:
     choices = field.kind.schema.get("enum")
-    return completion.OF_FIELD.get(field.name) or (completion.values(choices) if choices else None)
+    return completion.OF_FIELD.get(field.name) or (completion.names(lambda: choices) if choices else None)
 
 
 def memory_options(*, any_size: bool = False) -> Callable[[F], F]:
@@ -222,7 +222,7 @@ def rank_by_option(values: Sequence[str], help_text: str) -> Callable[[F], F]:
         f"{help_text}  [default: step-time]",
         metavar=f"[{'|'.join(shown_values)}]",
         callback=read,
-        shell_complete=completion.values(shown_values),
+        shell_complete=completion.names(lambda: shown_values),
     )
 
 

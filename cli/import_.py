@@ -290,13 +290,10 @@ def mlperf(paths: tuple[Path, ...], database_path: Path, **asked: Any) -> Shown:
 
 
 def _values(one: StepTimes) -> dict[str, object]:
-    shares = shares_of(one.times_s)
     return {
-        "publisher": one.publisher,
-        "benchmark": one.model_name,
-        "gpus": one.gpus,
+        **values_of(one, "publisher", benchmark="model_name", gpus="gpus"),
         "steps": len(one.times_s),
         "p50_s": percentile(one.times_s, 0.5),
-        **values_of(shares, "p90", "p99", "mean"),
+        **values_of(shares_of(one.times_s), "p90", "p99", "mean"),
         "start_s": one.start_s,
     }

@@ -78,11 +78,10 @@ def _print_files(new: Sequence[Ingested]) -> None:
 
 def _print_operators(new: Sequence[Ingested]) -> None:
     counts = operator_counts(new)
-    workloads: Counter[tuple[str, str, str, str]] = Counter()
-    for *key, _, _ in {
+    different = {
         (s.operator, s.role, s.direction.value, s.dtype, s.vector, s.variant) for o in new for s in o.samples
-    }:
-        workloads[key[0], key[1], key[2], key[3]] += 1
+    }
+    workloads = Counter(one[:4] for one in different)
     if counts:
         rows = [(*key, f"{workloads[key]:,}", f"{count:,}") for key, count in sorted(counts.items())]
         click.echo()
@@ -130,21 +129,14 @@ def _file_document(one: Ingested) -> dict[str, object]:
         "run_id": trace.run_id,
         "device": one.device,
         "notes": list(one.notes),
-        **values_of(trace, "rank", "world_size"),
-        "events": trace.event_count,
-        "kernels": trace.kernel_count,
-        **values_of(trace, "kernel_us", "attributed_us"),
-        "recognised_kernels": trace.recognised_count,
+        **values_of(trace, "rank", "world_size", events="event_count", kernels="kernel_count"),
+        **values_of(trace, "kernel_us", "attributed_us", recognised_kernels="recognised_count"),
         "recognised_us": trace.recognised_us,
         "samples": len(one.samples),
         "unrecognised": [
-            {
-                "host_operator": kernels.host_operator,
-                "kernel": kernels.name,
-                **values_of(kernels, "category", "stream", "shapes", "reason"),
-                "launches": kernels.kernel_count,
-                "total_us": kernels.total_us,
-            }
+            values_of(kernels, "host_operator", kernel="name")
+            | values_of(kernels, "category", "stream", "shapes", "reason", launches="kernel_count")
+            | {"total_us": kernels.total_us}
             for kernels in sorted(one.unrecognised, key=lambda k: -k.total_us)
         ],
     }

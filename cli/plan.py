@@ -27,7 +27,6 @@ from kernelcast.plan.answer import Plan
 from kernelcast.plan.failures import FailureRate
 from kernelcast.plan.fields import PLAN
 from kernelcast.plan.planning import plan
-from kernelcast.plan.run import CAUSES
 from kernelcast.runtime import Estimator, UsageError
 from kernelcast.runtime.errors import needs_extra
 from kernelcast.runtime.estimate.step_spread import StepSpread
@@ -117,8 +116,6 @@ def run(
     ]
     check_effect(fields, plans[0].estimate.parallelism, is_searched=bool(sizes[0] or deadline_s))
     if picture is not None:
-        from kernelcast.cli.plan import draw_plan
-
         draw_plan(plans[0], picture)
         click.echo(f"wrote {picture}", err=True)
     if len(plans) > 1:
@@ -153,12 +150,8 @@ def render_plan(plan: Plan) -> str:
     lines = f"{heading(first)}\n\n{facts(_fact_rows(plan))}"
     if is_quiet():
         return lines
-    rows = [("steps", days(found.work_s), percent(found.work_s / found.total_s))]
-    rows += [
-        (name, days(found.lost_s[name]), percent(found.lost_s[name] / found.total_s))
-        for name in CAUSES
-        if found.lost_s[name] > 0
-    ]
+    times_s = {"steps": found.work_s, **found.lost_s}
+    rows = [(name, days(one), percent(one / found.total_s)) for name, one in times_s.items() if one > 0]
     helps = [(name, days(saved * _S_PER_DAY)) for name, saved in plan.helps.items() if saved > 1e-4]
     sections = [
         lines,
@@ -291,8 +284,8 @@ def draw_plan(plan: Plan, path: Path) -> None:
 def _calendar(axes: "Axes", plan: Plan) -> None:
     """One bar: the mean days by cause."""
     found, begin = plan.expected, 0.0
-    parts = [("steps", found.work_s), *((name, found.lost_s[name]) for name in CAUSES)]
-    for (name, time_s), colour in zip(parts, _COLOURS, strict=True):
+    times_s = {"steps": found.work_s, **found.lost_s}
+    for (name, time_s), colour in zip(times_s.items(), _COLOURS, strict=True):
         if time_s >= _LEAST_SHARE * found.total_s:
             days = time_s / _S_PER_DAY
             axes.barh(0, days, left=begin, color=colour, label=f"{name} {days:,.1f}")

@@ -1,5 +1,6 @@
 """`kernelcast plan fit-failures`: how often nodes fail here, from logs of jobs."""
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -62,7 +63,7 @@ def fit_failures(
         "unreadable": sum(one.unreadable for one in logs),
         "failures": failures,
         "node_days": node_days,
-        "causes": _causes(logs),
+        "causes": dict(sum((Counter(one.causes) for one in logs), Counter[str]()).most_common()),
         "alone": alone.to_dict(),
         "with_published": rate.to_dict(),
         "times": None if found is None else found.to_dict(),
@@ -101,14 +102,6 @@ def stored_facts(
         rate_from(logs, device_name or "")[0] if logs else None,
         own_spread(times, gpus) if times else None,
     )
-
-
-def _causes(logs: Sequence[FailureLog]) -> dict[str, int]:
-    causes: dict[str, int] = {}
-    for one in logs:
-        for name, count in one.causes.items():
-            causes[name] = causes.get(name, 0) + count
-    return dict(sorted(causes.items(), key=lambda pair: -pair[1]))
 
 
 def _show(document: dict[str, Any], alone: FailureRate, rate: FailureRate, found: Fit | None) -> None:

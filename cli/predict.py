@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,9 +48,7 @@ from kernelcast.runtime.request.model import FoundModel
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from kernelcast.cli.explain import Explained
     from kernelcast.runtime.frameworks.layout_files import Source
-    from kernelcast.runtime.memory.breakdown import StageBreakdown
     from kernelcast.runtime.memory.snapshot import Snapshot
     from kernelcast.runtime.stack import Stack
 
@@ -125,15 +124,9 @@ def predict(
     further = _Further.take(fields)
     asked = _Asked.read(names, model_name, layout, further.printed_as, fields)
     further.check(names, layout)
-    snapshot = None
-    if further.memory_snapshot is not None:
-        from kernelcast.runtime.memory.snapshot import read_snapshot
-
-        snapshot = read_snapshot(Path(further.memory_snapshot))
-    estimators = {
-        one: Estimator.load(path, calibrated=not no_calibration, stack=asked.stack)
-        for one, path in paths.items()
-    }
+    snapshot = further.read_snapshot()
+    load = partial(Estimator.load, calibrated=not no_calibration, stack=asked.stack)
+    estimators = {one: load(path) for one, path in paths.items()}
     if len(names) > 1:
         return _compared(asked, {name: estimators[name] for name in names})
     [(name, estimator)] = estimators.items()
@@ -145,18 +138,11 @@ def predict(
         faster = faster_changes(estimator, found.estimate, framework=found.framework, fabric=asked.fabric)
         found = replace(found, faster=faster)
     _write_files(found, further.trace, further.html)
-    explanations, breakdown = further.explain(estimator, found.estimate)
-    software = further.software
+    values, texts = further.explain(estimator, found.estimate, snapshot)
+    if further.explained == "layout":
+        texts = [render_sources(asked.sources, layout or "")]
     answered = _Answered(
-        asked=asked,
-        further=further,
-        found=found,
-        layout=layout or "",
-        shared=shared,
-        explanations=explanations,
-        breakdown=breakdown,
-        snapshot=snapshot,
-        others=None if software is None else other_software(software, found.estimate.provenance),
+        asked=asked, further=further, found=found, shared=shared, explained=values, texts=texts
     )
     return Shown(answered.document, answered.show)
 
@@ -195,38 +181,65 @@ class _Further:
         given = [name for name, value in of_one.items() if value]
         if len(names) > 1 and given:
             raise UsageError(f"--hardware names {len(names)} devices with {given[0]}, expected one")
-        _check_files(self.trace, self.html)
+        files = {name: Path(path) for name, path in (("--trace", self.trace), ("--html", self.html)) if path}
+        if files:
+            from kernelcast.runtime.output_file import check_target
+
+            for name, path in files.items():
+                check_target(path, name)
+        if len({path.resolve() for path in files.values()}) < len(files):
+            raise UsageError("--trace and --html are the same file, expected two")
+
+    def read_snapshot(self) -> Snapshot | None:
+        if self.memory_snapshot is None:
+            return None
+        from kernelcast.runtime.memory.snapshot import read_snapshot
+
+        return read_snapshot(Path(self.memory_snapshot))
 
     def explain(
-        self, estimator: Estimator, estimate: Estimate
-    ) -> tuple[tuple[Explained, ...] | None, tuple[StageBreakdown, ...] | None]:
-        """Explanations of an operator or a role, or memory by op; None of what is not asked for."""
+        self, estimator: Estimator, estimate: Estimate, snapshot: Snapshot | None
+    ) -> tuple[dict[str, Any], list[str]]:
+        """What is asked for of an operator or a role, of memory by op, or of a snapshot: for JSON, and as texts."""
+        values: dict[str, Any] = {}
+        texts: list[str] = []
+        if snapshot is None and self.explained in (None, "layout"):
+            return values, texts
+        from kernelcast.cli import explain
+
         if self.explained == "memory":
             from kernelcast.runtime.memory.breakdown import memory_breakdown
 
-            options = estimate.memory.options
-            return None, memory_breakdown(estimate.model, estimate.parallelism, **options)
-        if self.explained is None or self.explained == "layout":
-            return None, None
-        from kernelcast.cli.explain import explain
-
-        path = None if self.database is None else Path(self.database)
-        return explain(estimate, estimator.bundle, self.explained, path), None
+            by_op = memory_breakdown(estimate.model, estimate.parallelism, **estimate.memory.options)
+            values["memory_breakdown"] = by_op
+            texts.append(explain.render_breakdown(by_op, estimate.memory))
+        elif self.explained not in (None, "layout"):
+            path = None if self.database is None else Path(self.database)
+            found = explain.explain(estimate, estimator.bundle, self.explained or "", path)
+            values["explanations"] = found
+            texts += [explain.render_explanations(found)] if snapshot is None else []
+        if snapshot is not None:
+            values["memory_snapshot"] = snapshot
+            texts.append(explain.render_snapshot(snapshot, estimate.memory))
+        return values, texts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Answered:
-    """The answer for one device, with what is asked for beyond it."""
+    """The answer for one device, with what is asked for beyond it; `texts` are shown in its place."""
 
     asked: _Asked
     further: _Further
     found: IntentAnswer
-    layout: str
     shared: list[str]
-    explanations: tuple[Explained, ...] | None
-    breakdown: tuple[StageBreakdown, ...] | None
-    snapshot: Snapshot | None
-    others: tuple[str, ...] | None
+    explained: dict[str, Any]
+    texts: list[str]
+
+    @property
+    def others(self) -> tuple[str, ...] | None:
+        """Software of the job that no measurement includes."""
+        software = self.further.software
+        return None if software is None else other_software(software, self.found.estimate.provenance)
 
     def document(self) -> dict[str, Any]:
         values = self.asked.model.with_notes(self.found.to_dict())
@@ -234,9 +247,7 @@ class _Answered:
             "other_software": self.others,
             "layout_sources": [one._asdict() for one in self.asked.sources] or None,
             "commons": self.shared or None,
-            "explanations": self.explanations,
-            "memory_breakdown": self.breakdown,
-            "memory_snapshot": self.snapshot,
+            **self.explained,
         }
         return values | {name: plain(one) for name, one in more.items() if one is not None}
 
@@ -244,19 +255,8 @@ class _Answered:
         estimate, printed_as = self.found.estimate, self.further.printed_as
         if printed_as is not None:
             print_layout(printed_as, estimate)
-        elif self.further.explained == "layout":
-            click.echo(f"{headline(estimate)}\n\n{render_sources(self.asked.sources, self.layout)}")
-        elif self.breakdown is not None or self.snapshot is not None:
-            from kernelcast.cli.explain import render_breakdown, render_snapshot
-
-            parts = [headline(estimate)]
-            parts += [] if self.breakdown is None else [render_breakdown(self.breakdown, estimate.memory)]
-            parts += [] if self.snapshot is None else [render_snapshot(self.snapshot, estimate.memory)]
-            click.echo("\n\n".join(parts))
-        elif self.explanations is not None:
-            from kernelcast.cli.explain import render_explanations
-
-            click.echo(headline(estimate) + "\n\n" + render_explanations(self.explanations))
+        elif self.texts:
+            click.echo("\n\n".join((headline(estimate), *self.texts)))
         else:
             click.echo(render_answer(self.found, lists_warnings=self.further.lists_warnings))
             for line in self.shared:
@@ -307,14 +307,9 @@ class _Asked:
         )
 
     def answer(self, hardware: str | None, estimator: Estimator) -> IntentAnswer:
-        price = self.wish.price(hardware)
+        price, model = self.wish.price(hardware), self.model.model
         return answer(
-            estimator,
-            self.wish,
-            self.given,
-            model=self.model.model,
-            fabric=self.fabric,
-            price_per_gpu_hour=price,
+            estimator, self.wish, self.given, model=model, fabric=self.fabric, price_per_gpu_hour=price
         )
 
 
@@ -338,19 +333,6 @@ def _compared(asked: _Asked, estimators: dict[str, Estimator]) -> Shown:
         print_next((again, "its components, memory and warnings"))
 
     return Shown(comparison.to_dict(), show)
-
-
-def _check_files(trace: str | None, html: str | None) -> None:
-    """Check that the files of --trace and --html can be written, and are two; else UsageError."""
-    asked = [(option, Path(path)) for option, path in (("--trace", trace), ("--html", html)) if path]
-    if not asked:
-        return
-    from kernelcast.runtime.output_file import check_target
-
-    for name, path in asked:
-        check_target(path, name)
-    if len({path.resolve() for _, path in asked}) < len(asked):
-        raise UsageError("--trace and --html are the same file, expected two")
 
 
 def _write_files(found: IntentAnswer, trace: str | None, html: str | None) -> None:

@@ -80,7 +80,7 @@ def _limit_options(function: option.F) -> option.F:
                 "flag_value": "true",
                 "metavar": f"[{'|'.join(_SEQUENCE)}]",
                 "callback": _sequence,
-                "shell_complete": completion.values(tuple(_SEQUENCE)),
+                "shell_complete": completion.names(lambda: _SEQUENCE),
                 "help": f"{field.help}  [default: both]",
             }
         else:
@@ -143,11 +143,10 @@ def search_(
     wish = Wish.of_data({name: given.pop(name, None) for name in DATA})
     fabric = find_fabric(given.pop("fabric")) if "fabric" in given else None
     chosen = choose_for(given, printed_as, hardware=hardware_names(hardware), is_open=True)
-    given, software = chosen.values, chosen.stack
     found = find_model(model_name, sequence_length=sequence_length).require_length()
     print_notes(found)
-    estimator = Estimator.load(path, calibrated=not no_calibration, stack=software)
-    question = read_question(given, model=found.model, bundle=estimator.bundle, fabric=fabric)
+    estimator = Estimator.load(path, calibrated=not no_calibration, stack=chosen.stack)
+    question = read_question(chosen.values, model=found.model, bundle=estimator.bundle, fabric=fabric)
     check_effect(options, Parallelism.unchecked(**question.space.common), is_searched=True)
     data = wish.data(question.space.sample_length)
     if not (pareto or click.get_current_context().params["as_json"]):
@@ -161,26 +160,16 @@ def search_(
         if printed_as is not None:
             print_layout(printed_as, best.estimate)
             return
-        click.echo(
-            render(
-                result,
-                pareto=pareto,
-                data=data,
-                in_samples=wish.samples is not None,
-                lists_warnings=lists_warnings,
-            )
-        )
-        layout = layout_words(best.parallelism, also=() if software is None else software.options)
+        more = {"in_samples": wish.samples is not None, "lists_warnings": lists_warnings}
+        click.echo(render(result, pareto=pareto, data=data, **more))
+        layout = layout_words(best.parallelism, also=() if chosen.stack is None else chosen.stack.options)
         print_next(
             (command_line("predict", *given_words(*_AS_PREDICTED), *layout), "components of the best layout"),
             (typed_again("--as", "megatron-lm"), "the best layout as Megatron-LM arguments"),
         )
 
-    return Shown(
-        lambda: found.with_notes(result.to_dict(**(data or {}))),
-        show,
-        error=None if best is not None else DataError(result.why_nothing()),
-    )
+    error = None if best is not None else DataError(result.why_nothing())
+    return Shown(lambda: found.with_notes(result.to_dict(**(data or {}))), show, error=error)
 
 
 def _searched_by(scheduler: str | None, estimator: Estimator, question: Question) -> SearchResult:

@@ -29,12 +29,9 @@ def search_on_dask(
 ) -> SearchResult:
     """`search`, shared over the workers of the cluster at `scheduler`; the answer is the same, in the same order.
 
-    Workers need kernelcast installed, and no file of this machine. `Counts.simulated` and `pruned` may differ:
-    every part has its own best so far.
-
-    Raises:
-        UsageError: `scheduler` is not an address.
-        DataError: no cluster answers there within 10 s, it has no workers, or a worker fails.
+    Workers need kernelcast installed, and no file of this machine. `Counts.simulated` and `pruned` may differ: every
+    part has its own best so far. UsageError where `scheduler` is no address; DataError where no cluster answers there
+    within 10 s, it has no workers, or a worker fails.
     """
     begin = time.perf_counter()
     with _connected(scheduler) as client:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from textwrap import wrap
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import click
 
@@ -59,13 +59,8 @@ def table_of(
     return text_table([head for head, _ in columns], cells, indent=indent, optional=optional)
 
 
-def print_table(
-    rows: Iterable[T],
-    *columns: tuple[str, Callable[[T], str]],
-    indent: str = "",
-    optional: Sequence[str] = (),
-) -> None:
-    click.echo(table_of(rows, *columns, indent=indent, optional=optional))
+def print_table(rows: Iterable[T], *columns: tuple[str, Callable[[T], str]], **more: Any) -> None:
+    click.echo(table_of(rows, *columns, **more))
 
 
 def _cell(text: str) -> str:

@@ -1,7 +1,6 @@
 """`kernelcast train`."""
 
 import math
-from collections.abc import Callable
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -93,7 +92,8 @@ def train(
     kernelcast train --db few.db -o new.kcast --prior a100-sxm
     """
     # What can be refused is refused before the long work.
-    write = _page_writer(report_directory) if report_directory else None
+    if report_directory:
+        check_directory(report_directory)
     reference = Reference.read(reference_directory) if reference_directory else None
     earlier = read_bundle(earlier_path) if earlier_path else None
     prior_bundle = None if prior is None else read_prior(prior)
@@ -107,8 +107,10 @@ def train(
             on_progress=report,
             **asked,
         )
-    found = figures(trained, reference)
-    page = write(found) if write else None
+    found, page = figures(trained, reference), None
+    if report_directory:
+        with progress("report") as report:
+            page = write_report(found, report_directory, on_progress=report)
 
     def show() -> None:
         _show(found)
@@ -205,14 +207,3 @@ def _coverage(one: HeldOut) -> str:
     if math.isinf(one.doublings):
         return f"{share} further outside"
     return f"{share} up to {one.doublings:g} doubling{'s' if one.doublings > 1 else ''} outside"
-
-
-def _page_writer(directory: Path) -> Callable[[TrainingFigures], Path]:
-    """What writes the report; DataError where the folder cannot be written."""
-    check_directory(directory)
-
-    def write(found: TrainingFigures) -> Path:
-        with progress("report") as shown:
-            return write_report(found, directory, on_progress=shown)
-
-    return write

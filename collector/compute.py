@@ -55,11 +55,7 @@ class Collected:
 
 
 class Collection:
-    """A plan on this machine: place, load and fingerprints, and the measuring of points.
-
-    Raises:
-        UsageError: unknown device or dtype.
-    """
+    """A plan on this machine: place, load and fingerprints, and the measuring of points; errors as `Settings.place`."""
 
     def __init__(self, plan: Plan, settings: Settings) -> None:
         self.plan, self.settings = plan, settings
@@ -124,10 +120,7 @@ def collect_compute(
 ) -> Collected:
     """Measure every point that the database does not hold yet for this hardware and software.
 
-    The points are the plan's, or the given `points` from its ranges.
-
-    Raises:
-        UsageError: unknown device, dtype or operator, or more processes than there are devices or cores.
+    The points are the plan's, or the given `points` from its ranges. Errors as `what_to_measure`.
     """
     planned = what_to_measure(plan, settings)
     points = planned if points is None else points

@@ -44,10 +44,8 @@ def run_workers(
 ) -> None:
     """Run `python -m MODULE ARGUMENTS` in `processes` processes under torchrun, each with `threads` threads.
 
-    `progress` is polled; where it returns True, the timeout restarts.
-
-    Raises:
-        DataError: a worker failed (its last lines are quoted) or timed out; all workers are ended.
+    `progress` is polled; where it returns True, the timeout restarts. DataError where a worker failed (its last lines
+    are quoted) or timed out; all workers are ended.
     """
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
         status = _launch(module, arguments, processes, threads, timeout_s, output, progress)
@@ -63,8 +61,7 @@ def run_workers(
 def show_workers(module: str, arguments: Sequence[str], *, processes: int, threads: int) -> int:
     """Like `run_workers` without a timeout, with output and errors shown at once; returns the exit status.
 
-    Raises:
-        KeyboardInterrupt: SIGINT or SIGTERM arrived; the workers are ended.
+    KeyboardInterrupt where SIGINT or SIGTERM arrived; the workers are ended.
     """
     with terminations_interrupt():
         status = _launch(module, arguments, processes, threads, None, None, more={ONE_VOICE: "1"})

@@ -43,11 +43,7 @@ class Settings:
     site: str = ""
 
     def place(self) -> Place:
-        """Device and precision.
-
-        Raises:
-            UsageError: the dtype or the device is unknown, or the device is missing.
-        """
+        """Device and precision; UsageError where the dtype or the device is unknown, or the device is missing."""
         if self.dtype not in _DTYPES:
             raise UsageError(f"dtype {self.dtype!r} is unknown; expected one of {', '.join(_DTYPES)}")
         return Place(resolve_device(self.device), _DTYPES[self.dtype])

@@ -31,12 +31,7 @@ class DemoConfig:
 
     @classmethod
     def load(cls, path: Path | None, *, dtype: str) -> Self:
-        """Read a configuration; None: demo.toml, which ships.
-
-        Raises:
-            DataError: the file or its plan is missing, unreadable or not TOML.
-            UsageError: a field of it or of its plan is missing, unknown or wrong.
-        """
+        """Read a configuration; None: demo.toml, which ships. UsageError or DataError names file and field."""
         source = path if path else Path(str(files("kernelcast.demo").joinpath("demo.toml")))
         where, expected = shown_path(path) if path else "demo.toml", "a demo configuration (TOML)"
         document = read_toml(source, where=where, expected=expected)

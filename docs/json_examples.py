@@ -29,7 +29,7 @@ from kernelcast.runtime.json_text import json_text
 from kernelcast.runtime.operators import OPERATORS, Direction
 from kernelcast.runtime.shipped import BUNDLES, FABRICS
 from kernelcast.runtime.stack import stack_named
-from kernelcast.runtime.views.pictures import pictures
+from kernelcast.runtime.views.estimate_page import pictures
 from kernelcast.serve.answering import catalogue, model_fields
 from kernelcast.serve.limits import Limits
 from kernelcast.serve.questions import compact_layouts, layout_choices

@@ -99,9 +99,7 @@ class Material:
 def open_material(paths: Sequence[Path], stack: ExitStack) -> Material:
     """Pages of a database or of traces; `stack` removes temporary files at its end.
 
-    Raises:
-        UsageError: a required package is not installed; names its extra.
-        DataError: a file is missing, damaged, or neither a database nor a trace.
+    UsageError names the extra of a package that is missing; DataError a file that is neither a database nor a trace.
     """
     with needs_extra("explore DB|TRACE", "serve,collector"):
         from kernelcast.collector.ingest.open_traces import is_database, opened_traces

@@ -41,10 +41,8 @@ class Restart:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A run of the `estimate`'s steps, `nodes` and `spares`, with uncertain parameters in `draws`. Immutable.
-
-    `elastic_ratio` is the throughput with one replica fewer, None where a failure waits for a node instead;
-    `most_power_w` the power limit of a device, None if unknown.
+    """A run of the `estimate`'s steps on `nodes` and `spares`. `elastic_ratio` is the throughput with one replica
+    fewer, None where a failure waits for a node instead; `most_power_w` a device's power limit, None if unknown.
     """
 
     estimate: Estimate = field(repr=False)

@@ -12,10 +12,7 @@ from kernelcast.runtime.estimate.estimate import Estimate
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """One checkpoint of a run: all bytes, bytes of the fullest device, and times in seconds.
-
-    `stall_s` is the part for which training waits; `write_s` goes on in the background; `load_s` is at a restart.
-    """
+    """A checkpoint: all bytes, the fullest device's; seconds for which training waits, in the background, to load."""
 
     mode: str
     total_bytes: int
@@ -29,9 +26,7 @@ class Checkpoint:
 
 def checkpoint_bytes(estimate: Estimate) -> tuple[int, int]:
     """Bytes of a checkpoint, and those that the fullest device writes: weights, master weights, optimizer states.
-
-    Replicas write parts of what they hold in common, as sharded checkpoints do; gradients are not written. Experts'
-    weights are counted as replicated as often as others.
+    Replicas share the writing, experts' weights are counted as replicated as often as others.
     """
     layout = estimate.parallelism
     copies = max(1, layout.replicas // layout.shards)  # of each of ZeRO's shards
@@ -53,13 +48,9 @@ def checkpoint_of(
     host_link_bytes_per_s: float | None,
     network_bytes_per_s: float | None = None,
 ) -> Checkpoint:
-    """Times of a checkpoint by the fields of `PLAN` in `own`; a rate is None where it is not known.
-
-    The copy to the host runs at the link's published rate; without a known link it takes no time. A neighbour's copy
-    goes over the network of a node.
-
-    Raises:
-        UsageError: in a neighbour's memory with one node.
+    """Times of a checkpoint by the fields of `PLAN` in `own`; a rate is None where it is not known. The copy to the
+    host runs at the link's published rate, a neighbour's over the network. UsageError in a neighbour's memory with one
+    node.
     """
     mode, total_bytes_per_s = own.get("checkpoint", PLAN["checkpoint"].default), own.get("storage_total")
     total, device = checkpoint_bytes(estimate)

@@ -56,10 +56,8 @@ def published_sites() -> Mapping[str, FailureSite]:
 
 
 def people_detection(*, without: Collection[str] = ()) -> tuple[float, float]:
-    """Seconds that a failure waits for people who restart a run, and the standard deviation of their logarithm.
-
-    Geometric mean of the published sites that state it; two of them cannot say that a third scatters by less than a
-    factor of two. `without` are names left out.
+    """Seconds that a failure waits for people who restart a run (geometric mean of published sites), and the standard
+    deviation of their logarithm, at least that of a factor of two. `without` are names left out.
     """
     logs = [
         math.log(3600 * one.waited_h)
@@ -73,11 +71,9 @@ def people_detection(*, without: Collection[str] = ()) -> tuple[float, float]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureRate:
-    """A Gamma distribution of failures per 1,000 days of a node with 8 GPUs: `events` in `thousands` of these.
-
-    Both are infinite where the rate is certain.
-
-    `origin` says where it comes from, in words; `shape` is the Weibull shape of times between failures.
+    """A Gamma distribution of failures per 1,000 days of a node with 8 GPUs: `events` in `thousands` of these, both
+    infinite where the rate is certain. `origin` says in words where it comes from; `shape` is the Weibull shape of
+    times between failures.
     """
 
     events: float
@@ -134,13 +130,9 @@ def observed_rate(failures: int, node_days: float, gpus_per_node: int) -> Failur
 
 
 def rate_of(architecture: str | None, *, without: Collection[str] = ()) -> FailureRate:
-    """The rate of a site that is not in the table, by its devices' generation.
-
-    Sites of the same generation are taken where there are three; else all. Their logarithms are averaged, every site
-    once, and their scatter is the uncertainty of one more site. `without` are names left out.
-
-    Raises:
-        UsageError: a name is unknown.
+    """The rate of a site that is not in the table, by its devices' generation where three sites have it, else by all:
+    mean of logarithms, and their scatter for one more site. `without` are names left out. UsageError where a name is
+    unknown.
     """
     for name in without:
         if name not in published_sites():
@@ -167,10 +159,9 @@ _SHAPES = (0.05, 20.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """A Weibull distribution of `shape` (1: exponential) with `mean_s` between failures, of `events` and `censored`.
-
-    `gain` is the log-likelihood of the best Weibull over that of the exponential; `shape_interval` is of 95 %, by the
-    profile of the likelihood, None with fewer than 5 events. The Weibull is taken where its AIC is lower: gain above 1.
+    """A Weibull distribution of `shape` with `mean_s` between failures, of `events` and `censored`. `gain` is its
+    log-likelihood over the exponential's (by AIC it is taken above 1); `shape_interval` of 95 %, None with fewer than 5
+    events.
     """
 
     shape: float

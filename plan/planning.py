@@ -59,16 +59,13 @@ def plan(
 
     With `deadline_s` the fewest devices whose calendar time is within it in 90 % of simulated runs; else the layout of
     `gpus` or of the fields. `rate` is how often nodes fail, and `spread` how steps scatter; None for values of
-    published sites.
+    published sites. UsageError where a field is unknown, missing or wrong, or the run makes no progress; DataError
+    where no layout is valid, fits, has an answer, or is fast enough.
 
     >>> from kernelcast.runtime import Estimator
     >>> found = plan(Estimator.load("h100-sxm"), "llama-3-8b", gpus=64, global_batch=512, tokens="1T", seed=1)
     >>> 0.9 < found.expected.goodput < 1, found.days[0] <= found.days[2]
     (True, True)
-
-    Raises:
-        UsageError: a field is unknown, missing or wrong, or the run makes no progress.
-        DataError: no layout is valid, fits, has an answer, or is fast enough.
     """
     own = read_plan({name: value for name, value in fields.items() if name in PLAN})
     estimator, found, fabric, values = read_question_fields(
@@ -103,11 +100,7 @@ def plan(
 
 
 def read_plan(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of `PLAN`, read from numbers or texts.
-
-    Raises:
-        UsageError: a field is unknown or wrong, or not exactly one of tokens, samples and steps is given.
-    """
+    """Fields of `PLAN`, from numbers or texts; UsageError unless one of tokens, samples and steps is given."""
     for name in values:
         if name not in PLAN:
             raise unknown_field(name, PLAN)
@@ -138,9 +131,7 @@ def plan_of(
     without: Collection[str] = (),
 ) -> Plan:
     """Plan a run of steps as estimated; `own` are values of `read_plan`, `without` published sites that are left out.
-
-    Raises:
-        UsageError: the run makes no progress, more spares than nodes, or as `Run.check`.
+    UsageError where the run makes no progress or has more spares than nodes, and as `Run.check`.
     """
     layout = estimate.parallelism
     per_node = min(estimate.cluster.gpus_per_node, layout.world_size)

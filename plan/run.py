@@ -73,11 +73,8 @@ class Run:
         return self.start_s + self.stall_s + self.write_s
 
     def check(self) -> None:
-        """Check that the run gets anywhere.
-
-        Raises:
-            UsageError: failures come faster than it restarts, storage is slower than the interval, or a job is too
-                short for its start and a checkpoint; says what to change.
+        """Check that the run gets anywhere. UsageError where failures come faster than it restarts, storage is slower
+        than the interval, or a job is too short for its start and a checkpoint; says what to change.
         """
         every_s = self.interval_steps * self.step_s * (1 + self.evaluation_share)
         if self.write_s > every_s * (1 + 1e-9):
@@ -121,12 +118,8 @@ class Expected:
 
 
 def expected(run: Run) -> Expected:
-    """The closed form: exact for exponential failures without a walltime limit; jobs are counted as a fraction.
-
-    The last interval, shorter or not, ends in a checkpoint as all others.
-
-    Raises:
-        UsageError: the run makes no progress (`Run.check`).
+    """The closed form: exact for exponential failures without a walltime limit; jobs are counted as a fraction, and
+    every interval ends in a checkpoint. UsageError where the run makes no progress (`Run.check`).
     """
     run.check()
     rate = run.failures_per_s

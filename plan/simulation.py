@@ -52,11 +52,7 @@ class Simulated:
 def simulate(
     run: Run, *, runs: int, seed: int = 0, draws: Draws | None = None, share: float = 1.0
 ) -> Simulated:
-    """Simulate `run`, or its first `share`, `runs` times.
-
-    Raises:
-        UsageError: the run makes no progress (`Run.check`).
-    """
+    """Simulate `run`, or its first `share`, `runs` times; UsageError where the run makes no progress (`Run.check`)."""
     run.check()
     drawn = draws or Draws.certain(runs)
     random = np.random.default_rng(seed)

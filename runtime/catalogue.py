@@ -33,12 +33,9 @@ from kernelcast.runtime.shipped import BUNDLES, HARDWARE, POWER, SUMS, TRANSFERS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hardware:
-    """A device by its short name, or a device with the kernels of some software; and its usual fabric's name.
-
-    `device` is the row of devices.toml.
-
-    `bundle` holds the operators that were measured on it, None where none were; `data` says whose measurements they
-    are, of what and when. `donors` are hardware whose operators answer for what it lacks, the first that has one.
+    """A device by its short name (a row of devices.toml), with the kernels of some software, and its usual fabric's
+    name. `bundle` holds the operators measured on it, None where none were; `donors` answer, in order, for what it
+    lacks.
     """
 
     name: str
@@ -74,11 +71,7 @@ def measured_hardware() -> Mapping[str, Hardware]:
 
 
 def hardware_named(name: str) -> Hardware:
-    """Look hardware up by any name of its device.
-
-    Raises:
-        UsageError: the device is unknown.
-    """
+    """Look hardware up by any name of its device; UsageError where the device is unknown."""
     known = all_hardware()
     found = device_named(name)
     if name in known:
@@ -91,9 +84,7 @@ def hardware_named(name: str) -> Hardware:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PowerLaw:
     """Power in W: idle + `of_flops_w` · share of peak FLOP/s + `of_bandwidth_w` · share of bandwidth, up to a limit.
-
-    Fitted to `rows` matrix products; `median_error` of a row's power and `energy_error` of all rows' energy are
-    fractions; `source` says who measured them.
+    Fitted to `rows` of `source`; `median_error` of a row's power, `energy_error` of all energy, fractions.
     """
 
     idle_w: float
@@ -121,11 +112,9 @@ def power_laws() -> Mapping[str, PowerLaw]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferError:
-    """Errors of one operator's times carried from `origin` to `target`, over `rows` workloads.
-
-    `by` is what answered (`layer_norm forward`), empty where the operator itself did. `source` says who measured the
-    target, empty where its own bundle was trained on the rows. `median_log` of log(predicted / measured);
-    `median_error` of its absolute value, as a fraction; 90 % of absolute values are within `log_half_width`.
+    """Errors of one operator's times carried from `origin` to `target`, over `rows` of `source`, answered `by` a
+    regressor or, if empty, the operator's own. `median_log` of log(predicted / measured), `median_error` of its
+    absolute value; 90 % are within `log_half_width`.
     """
 
     key: Key
@@ -162,11 +151,9 @@ def transfer_errors() -> tuple[TransferError, ...]:
 
 
 def transfer_log_half_width(key: Key, origin: str, target: str) -> float:
-    """Half-width of log(time) that holds 90 % of an operator's times carried from one device to another.
-
-    Of the pair itself where it was measured; else the widest of the operator's pairs, of one architecture where
-    both devices are of one and such a pair was measured; else the median of all pairs of operators of its class. One
-    chip with other memory is off by no more than the ratio of the memories' rates.
+    """Half-width of log(time) that holds 90 % of an operator's times carried between devices: of the pair where
+    measured, else the operator's widest, else the median of its class. One chip with other memory is off by at most the
+    ratio of the memories' rates.
     """
     known = transfer_errors()
     own = [one for one in known if one.key == key and not one.by and one.origin != one.target]
@@ -216,11 +203,8 @@ def source_meant(given: str | os.PathLike[str]) -> str:
 
 
 def load_bundle(source: str | Path) -> Bundle:
-    """The bundle in a file, or of named hardware (`hardware:h100-sxm`).
-
-    Raises:
-        UsageError: the hardware is unknown.
-        DataError: the file is missing, damaged, or of another version.
+    """The bundle in a file, or of named hardware (`hardware:h100-sxm`). UsageError where the hardware is unknown;
+    DataError where the file is missing, damaged, or of another version.
     """
     text = str(source)
     return hardware_bundle(text.removeprefix(SCHEME)) if text.startswith(SCHEME) else read_bundle(source)
@@ -229,9 +213,7 @@ def load_bundle(source: str | Path) -> Bundle:
 @cache
 def hardware_bundle(name: str) -> Bundle:
     """Operators of a device, each from the first that measured it: the device itself, then its donors in order.
-
-    Raises:
-        UsageError: the device is not among those that can be named.
+    UsageError where the device is not among those that can be named.
     """
     row = hardware_named(name)
     target = device(row.device)

@@ -10,11 +10,7 @@ if TYPE_CHECKING:
 
 
 def data_frame(rows: Iterable[Mapping[str, Any]]) -> "DataFrame":
-    """One row each, one column per key.
-
-    Raises:
-        UsageError: pandas is not installed.
-    """
+    """One row each, one column per key; UsageError where pandas is not installed."""
     with needs_extra("to_pandas", "pandas"):
         from pandas import DataFrame
     return DataFrame(list(rows))

@@ -173,11 +173,7 @@ def system_errors(name: str, what: str, *, missing: str = "", expected: str = ""
 
 @contextmanager
 def needs_extra(what: str, extra: str) -> Iterator[None]:
-    """Import packages inside that only an extra brings.
-
-    Raises:
-        UsageError: one of them is not installed; says that `what` needs it, and `extra`.
-    """
+    """Import inside what only an extra brings; UsageError where it is missing: `what` needs it, and `extra`."""
     try:
         yield
     except ModuleNotFoundError as error:

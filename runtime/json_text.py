@@ -32,7 +32,10 @@ def values_of(one: object, *names: str, **renamed: str) -> dict[str, Any]:
 
     A name may be a path: `estimate.step_time_s` is found under `step_time_s`, and is None where `estimate` is.
     """
-    return {name: _at(one, path) for name, path in _paths(names, tuple(renamed.items()))}
+    return {
+        name: getattr(one, path[0]) if len(path) == 1 else _at(one, path)
+        for name, path in _paths(names, tuple(renamed.items()))
+    }
 
 
 @lru_cache(maxsize=1 << 10)

@@ -25,9 +25,7 @@ _KINDS = {stat.S_IFDIR: "a folder", stat.S_IFBLK: "a block device", stat.S_IFSOC
 
 def check_target(path: Path, option: str) -> None:
     """Refuse, before any work, a file that cannot be written; `option` is the command-line option that named it.
-
-    Raises:
-        UsageError: its folder does not exist or may not be written, or it is nothing that can be written to.
+    UsageError where its folder does not exist or may not be written, or it is nothing that can be written to.
     """
     shown = one_line(str(path))
     with error_context(f"{option} {shown}", kind=UsageError):
@@ -43,11 +41,7 @@ def check_target(path: Path, option: str) -> None:
 
 
 def check_writable(path: Path, name: str) -> None:
-    """Check that `write_bytes` can put a file there: long work should not end in a refusal.
-
-    Raises:
-        DataError: it cannot; the message begins with `name`.
-    """
+    """Check that `write_bytes` can put a file there, before long work; DataError begins with `name`."""
     with system_errors(name, "cannot be written"), error_context(name):
         target = _target(path)
         if target is not None:
@@ -61,10 +55,8 @@ def write_pieces(path: Path, pieces: Iterable[str]) -> None:
 
 
 def write_bytes(path: Path, content: bytes, name: str) -> None:
-    """Write a file that appears under its name only when it is complete and on the disk.
-
-    Raises:
-        DataError: it cannot be written; an existing file stays. The message begins with `name`.
+    """Write a file that appears under its name only when it is complete and on the disk. DataError where it cannot be
+    written; an existing file stays. The message begins with `name`.
     """
     _write(path, [content], name)
 
@@ -72,10 +64,7 @@ def write_bytes(path: Path, content: bytes, name: str) -> None:
 def write_companion(path: Path, content: bytes, name: str, *, begins: bytes) -> None:
     """Write a file whose name follows from another's: no link is followed, only one of its kind is replaced.
 
-    `begins` is how its kind begins.
-
-    Raises:
-        DataError: as `write_bytes`, or something else has its name.
+    `begins` is how its kind begins. Errors as `write_bytes`, and where something else has its name.
     """
     with system_errors(name, "cannot be written"):
         if os.path.lexists(path):
@@ -98,11 +87,7 @@ def _write(path: Path, pieces: Iterable[bytes], name: str) -> None:
 
 
 def _target(path: Path) -> Path | None:
-    """The regular file that a path leads to, there or not yet; None for what is written as it is.
-
-    Raises:
-        DataError: it is neither; says what it is.
-    """
+    """The regular file that a path leads to, there or not yet; None for what is written as it is, else DataError."""
     try:
         mode = path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -180,10 +165,8 @@ def _replace(target: Path, pieces: Iterable[bytes]) -> None:
 
 @contextmanager
 def unfinished_beside(target: Path) -> Iterator[Path]:
-    """Yield a name next to a file or folder, for writing it; what has the name at the end is removed, also on SIGTERM.
-
-    The name tells who writes it: a digest of the machine's name, and the process. What killed runs of this machine left
-    under such names is removed first.
+    """Yield a name next to a file or folder, for writing it; what has it at the end is removed, also on SIGTERM. It
+    tells machine (a digest) and process: what killed runs left under such names is removed first.
     """
     machine = sha256(socket.gethostname().encode()).hexdigest()[:8]
     stray = re.compile(

@@ -89,11 +89,7 @@ MOMENT = Check(_is_moment, "ISO 8601 with a time zone")
 
 
 class Record:
-    """Base of dataclasses that files hold. `OPTIONAL` are fields that are left out where they have their default.
-
-    Raises:
-        DataError: a value is out of its bounds.
-    """
+    """Base of dataclasses in files, checked by bounds (DataError); `OPTIONAL` fields are left out at their default."""
 
     __slots__ = ()
     OPTIONAL: ClassVar[tuple[str, ...]] = ()
@@ -105,11 +101,7 @@ class Record:
                 self.require(name, bound.accepts(value), bound.expected)
 
     def require(self, name: str, holds: object, expected: str) -> None:
-        """Refuse the value of a field.
-
-        Raises:
-            DataError: it does not hold.
-        """
+        """Refuse the value of a field; DataError where it does not hold."""
         if not holds:
             raise DataError(field=name, found=getattr(self, name), expected=expected)
 
@@ -119,11 +111,7 @@ class Record:
 
     @classmethod
     def from_dict(cls, values: object) -> Self:
-        """Inverse of `to_dict`.
-
-        Raises:
-            DataError: a field is missing, unknown, of another type or out of bounds; its path names it.
-        """
+        """Inverse of `to_dict`; DataError for a field that is missing, unknown, of another type or out of bounds."""
         return read_record(cls, values)
 
 
@@ -152,11 +140,7 @@ def plain(value: object) -> Any:
 
 
 def read_record(kind: type[R], values: object) -> R:
-    """A record of plain values.
-
-    Raises:
-        DataError: a field is missing, unknown, of another type or out of bounds; its path names it.
-    """
+    """A record of plain values; DataError for a field that is missing, unknown, of another type or out of bounds."""
     found, optional = read_fields(kind, values), _optional(kind)  # type: ignore[arg-type]
     for name, value_type in _types(kind).items():  # type: ignore[arg-type]
         if name not in found and name not in optional:
@@ -165,11 +149,7 @@ def read_record(kind: type[R], values: object) -> R:
 
 
 def read_fields(kind: type[Record], values: object) -> dict[str, Any]:
-    """The given values of some fields of a record, checked by the bounds of the record.
-
-    Raises:
-        DataError: a field is unknown or of another type; its path names it.
-    """
+    """Given values of some fields of a record, checked by its bounds; DataError for an unknown one or another type."""
     if not isinstance(values, Mapping):
         raise DataError(found=values, expected="a table")
     types = _types(kind)  # type: ignore[arg-type]
@@ -178,11 +158,7 @@ def read_fields(kind: type[Record], values: object) -> dict[str, Any]:
 
 
 def check_names(values: Iterable[Any], known: Iterable[str]) -> None:
-    """Check the names of a table's fields.
-
-    Raises:
-        DataError: one is unknown; suggests the nearest.
-    """
+    """Check the names of a table's fields; DataError where one is unknown; suggests the nearest."""
     names = list(known)
     for name in values:
         if name not in names:

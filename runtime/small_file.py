@@ -31,12 +31,8 @@ class NotRegular(OSError):
 
 
 def open_regular(path: Path) -> BufferedReader:
-    """Open a regular file for reading, without waiting for the other end of a pipe.
-
-    Raises:
-        NotRegular: it is no regular file.
-        OSError: it is missing or cannot be opened.
-        ValueError: the path has a null byte.
+    """Open a regular file for reading, without waiting for the other end of a pipe. NotRegular where it is no regular
+    file; OSError where it is missing or cannot be opened; ValueError where the path has a null byte.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     mode = os.fstat(descriptor).st_mode
@@ -53,11 +49,7 @@ class NoSuchFile(DataError):
 
 
 def read_small_input(path: str, *, where: str, most_bytes: int) -> bytes:
-    """`read_small_file`, or standard input for `-`.
-
-    Raises:
-        DataError: as `read_small_file`.
-    """
+    """`read_small_file`, or standard input for `-`; errors as `read_small_file`."""
     if path != STDIN:
         return read_small_file(Path(path), where=where, most_bytes=most_bytes)
     content = sys.stdin.buffer.read(most_bytes + 1)
@@ -67,11 +59,8 @@ def read_small_input(path: str, *, where: str, most_bytes: int) -> bytes:
 
 
 def read_small_file(path: Path, *, where: str, most_bytes: int, expected: str = "") -> bytes:
-    """The content of a file; errors begin with `where` and end with what was expected, where that is said.
-
-    Raises:
-        NoSuchFile: it is missing.
-        DataError: it is no regular file, cannot be read, or is larger than `most_bytes`.
+    """The content of a file; errors begin with `where` and end with what was expected, where that is said. NoSuchFile
+    where it is missing; DataError where it is no regular file, cannot be read, or is larger than `most_bytes`.
     """
     instead = f", expected {expected}" if expected else ""
     try:
@@ -96,11 +85,8 @@ _LONG_KEY = re.compile(rf"(?<![\w\-]){_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{{MOST_P
 
 
 def parse_toml(content: bytes) -> dict[str, Any]:
-    """The fields of a TOML document.
-
-    Raises:
-        ValueError: it is not UTF-8, not TOML, or has a key of more than 16 parts (or a text that looks like one).
-        RecursionError: it is nested too deeply.
+    """The fields of a TOML document. ValueError where it is not UTF-8, not TOML, or has a key of more than 16 parts (or
+    a text that looks like one); RecursionError where it is nested too deeply.
     """
     text = content.decode()
     found = _LONG_KEY.search(text)
@@ -111,11 +97,7 @@ def parse_toml(content: bytes) -> dict[str, Any]:
 
 
 def toml_fields(content: bytes, *, where: str, expected: str = "") -> dict[str, Any]:
-    """The same; errors begin with `where` and end with what was expected, where that is said.
-
-    Raises:
-        DataError: as `parse_toml`.
-    """
+    """The same; DataError begins with `where` and ends with what was expected, where that is said."""
     try:
         return parse_toml(content)
     except (ValueError, RecursionError) as error:
@@ -125,11 +107,7 @@ def toml_fields(content: bytes, *, where: str, expected: str = "") -> dict[str, 
 
 
 def read_toml(path: Path, *, where: str, most_bytes: int = 1 << 20, expected: str = "") -> dict[str, Any]:
-    """The fields of a TOML file; errors as in `toml_fields`.
-
-    Raises:
-        NoSuchFile, DataError: as `read_small_file` and `parse_toml`.
-    """
+    """The fields of a TOML file; errors as in `toml_fields`. Errors as `read_small_file` and `parse_toml`."""
     content = read_small_file(path, where=where, most_bytes=most_bytes, expected=expected)
     return toml_fields(content, where=where, expected=expected)
 

@@ -69,9 +69,7 @@ class FittedRuns(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOut(Record):
-    """Mean absolute errors of a model's steps (or a layout's, of one model alone): without the stack, and with factors
-    that were fitted to the others' steps only.
-    """
+    """Mean absolute errors of a model's or layout's steps: without the stack, and by factors fitted to the others'."""
 
     name: str
     steps: Annotated[int, at_least(1)]
@@ -93,8 +91,7 @@ class Stack(Record):
     - `runs`, `error_before`, `error_after`, `left_out`: what it was fitted to, and mean absolute errors of those steps
       without and with it; None and empty where nothing was fitted.
 
-    Raises:
-        DataError: a value is outside what is allowed.
+    DataError where a value is outside what is allowed.
     """
 
     OPTIONAL: ClassVar[tuple[str, ...]] = WITH_DEFAULT
@@ -214,12 +211,7 @@ _TABLES = ("options", "runs", "left_out")
 
 
 def find_stack(wanted: str | os.PathLike[str]) -> Stack:
-    """A stack that ships, by name, or a TOML file.
-
-    Raises:
-        UsageError: a name that nothing that ships has.
-        DataError: as `read_stack`.
-    """
+    """A stack that ships, by name, or a TOML file; UsageError for an unknown name, errors as `read_stack`."""
     text = os.fspath(wanted)
     return read_stack(text) if "/" in text or text.endswith(".toml") else stack_named(text)
 
@@ -230,23 +222,14 @@ def shipped_stacks() -> tuple[str, ...]:
 
 @cache
 def stack_named(name: str) -> Stack:
-    """A stack that ships.
-
-    Raises:
-        UsageError: none has that name.
-    """
+    """A stack that ships; UsageError where none has that name."""
     if name not in shipped_stacks():
         raise unknown("stack", name, shipped_stacks(), instead="the path of a .toml file works too")
     return read_stack(STACKS / f"{name}.toml")
 
 
 def read_stack(path: str | os.PathLike[str]) -> Stack:
-    """Read a stack's file.
-
-    Raises:
-        DataError: it is missing, unreadable, not TOML, or a field is missing, unknown or wrong; one line that names
-            file and field.
-    """
+    """Read a stack's file; DataError for no TOML, or a field that is missing, unknown or wrong."""
     where = f"stack {shown_path(Path(path))}"
     values = read_toml(Path(path), where=where, most_bytes=_MAX_FILE_BYTES)
     with error_context(where):

@@ -24,12 +24,8 @@ def terminations_interrupt() -> Iterator[None]:
 
 @contextmanager
 def interrupts_held() -> Iterator[None]:
-    """Delay KeyboardInterrupt to the end of the block; a second signal raises it at once.
-
-    Interrupting the profiler while it collects may crash the process, so a measurement ends first.
-
-    Raises:
-        KeyboardInterrupt: SIGINT arrived during the block, or SIGTERM within `terminations_interrupt`.
+    """Delay KeyboardInterrupt (SIGINT, SIGTERM within `terminations_interrupt`) to the end of the block; a second one
+    raises at once. Interrupting the profiler while it collects may crash.
     """
     held = []
     if threading.current_thread() is threading.main_thread():

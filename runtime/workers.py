@@ -25,13 +25,8 @@ def available_cores() -> int:
 
 
 def each(function: Callable[[Task], Done], tasks: Sequence[Task], *, jobs: int) -> Iterator[tuple[int, Done]]:
-    """Yield (number of the task, result) as tasks end; with one job in order, and in this process.
-
-    `function` and tasks must be picklable, and the program importable (`if __name__ == "__main__":`), where there are
-    more jobs: processes are spawned, not forked, because the libraries' threads would not survive a fork.
-
-    Raises:
-        DataError: a worker was killed, for instance out of memory; and any error of `function`.
+    """Yield (number of the task, result) as tasks end; with one job in order, in this process, else in spawned ones:
+    `function`, tasks and program must be importable. DataError where a worker was killed; and any error of `function`.
     """
     jobs = min(jobs, len(tasks), _MOST_WORKERS)
     if jobs <= 1:

@@ -29,13 +29,8 @@ class PriorPlan:
 def points_by_prior(
     prior: Prior, plan: Plan, operators: tuple[str, ...], count: int, *, element_bytes: int, memory_bytes: int
 ) -> PriorPlan:
-    """Choose `count` points of every planned operator among the shapes of the plan's ranges that fit in memory.
-
-    The same plan, prior and count give the same points, so an interrupted collection can be resumed. Operators take
-    turns.
-
-    Raises:
-        UsageError: an operator is unknown, or the plan has no shape for one.
+    """Choose `count` points of every planned operator, in turn, among the plan's shapes that fit in memory; the same
+    for the same plan, prior and count. UsageError where the plan has none for an operator.
     """
     planned = planned_operators(plan, operators)
     found: list[list[Point]] = []

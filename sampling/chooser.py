@@ -68,8 +68,7 @@ class Chooser:
         target: cross-validated mean relative error, a fraction, at which an operator is done.
         memory_bytes: candidates that need more are left out; `too_large` are operators without a candidate left.
 
-    Raises:
-        UsageError: an operator is unknown, or the plan has no shape for one.
+    UsageError where an operator is unknown, or the plan has no shape for one.
     """
 
     def __init__(

@@ -48,14 +48,9 @@ def collect_within(
     on_short: Callable[[float], None] = lambda needed_s: None,
     on_too_large: Callable[[tuple[str, ...], int], None] = lambda operators, memory_bytes: None,
 ) -> Reached:
-    """Measure the most useful points within a budget of seconds; `target` ends an operator early. See `Chooser`.
-
-    Before measuring, `on_short` gets the seconds until each operator has the workloads that `train` needs, if they
-    exceed the budget; `on_too_large` gets the operators without a shape that fits in memory, and the memory in bytes.
-
-    Raises:
-        UsageError: unknown device, dtype or operator, or the plan has no shape for one.
-        DataError: no shape of any operator fits in memory.
+    """Measure the most useful points within a budget of seconds; `target` ends an operator early. `on_short` first gets
+    the missing seconds, `on_too_large` operators without a shape that fits in memory. UsageError for an unknown device,
+    dtype or operator; DataError where nothing fits.
     """
     collection = Collection(plan, settings)
     run, memory_bytes = collection.run(), device_memory_bytes(collection.place.device)

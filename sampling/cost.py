@@ -95,10 +95,8 @@ class HardwareTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """Seconds per point. For this device: from `fitted` baselines, else a `prior`, else a roofline of probed rates.
-    For another device: from the times of that `hardware`.
-
-    `source` describes the estimate. `added_s` is the time of sustained load by an operator's number of directions.
+    """Seconds per point, as `source` says: for this device from `fitted` baselines, a `prior`, or a roofline of probed
+    rates; for another from its `hardware`. `added_s` is sustained load's, by number of directions.
     """
 
     source: str

@@ -121,11 +121,9 @@ def next_workloads(
     *,
     seconds: Array | None = None,
 ) -> list[int]:
-    """Indices of the workloads [rows, features] to measure next.
-
-    `tables` hold the known times, one per direction; `measured` are indices of known workloads. A workload's gain is
-    the committee's disagreement there, averaged over the directions, times its distance to the measured workloads,
-    divided by the `seconds` [rows] that measuring takes, where given.
+    """Indices of the workloads [rows, features] to measure next by gain: the committee's disagreement, averaged over
+    the `tables` (known times, one per direction), times the distance to the `measured`, over the `seconds` [rows],
+    where given.
     """
     points = positions(workloads)
     if len(measured) < FIRST_ROWS or not tables:

@@ -45,10 +45,7 @@ class PlannedOperator:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preview:
-    """A plan on this device. `source` describes how the seconds are estimated.
-
-    `settling_s` is the time until sustained load is reached, once for each level of processes that is measured.
-    """
+    """A plan on this device, how its seconds are estimated, and the time until sustained load is reached."""
 
     plan: str
     device: str
@@ -81,13 +78,8 @@ def preview(
     points_each: int = 0,
     hardware: Bundle | None = None,
 ) -> Preview:
-    """The points that `collect compute` with the same arguments would measure, at every level of `processes`.
-
-    With a `prior`, `points_each` points of every operator (by_prior.py) instead of the plan's. With `hardware`, on that
-    device and in the element type of its operators.
-
-    Raises:
-        UsageError, DataError: as `collect compute` would.
+    """The points that `collect compute` with the same arguments would measure, at every level of `processes`: with a
+    `prior`, `points_each` of every operator; with `hardware`, on that device and in its type.
     """
     target = None if hardware is None else HardwareTimes(hardware)
     if target is not None:

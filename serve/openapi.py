@@ -7,7 +7,7 @@ from kernelcast.plan.answer import PLAN_FORMAT
 from kernelcast.runtime.estimate.estimate import ESTIMATE_FORMAT
 from kernelcast.runtime.search.compact import LAYOUTS_FORMAT
 from kernelcast.runtime.search.result import SEARCH_FORMAT
-from kernelcast.runtime.views.pictures import PICTURES_FORMAT
+from kernelcast.runtime.views.estimate_page import PICTURES_FORMAT
 from kernelcast.serve.answering import CATALOGUE_FORMAT, MODEL_FORMAT, MODEL_REQUEST
 from kernelcast.serve.messages import HTML, JSON, TEXT
 from kernelcast.serve.questions import CHOICES_FORMAT

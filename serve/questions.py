@@ -16,7 +16,7 @@ from kernelcast.runtime.frameworks import NAMES
 from kernelcast.runtime.frameworks.layout_files import write_layout
 from kernelcast.runtime.frameworks.rows import Job
 from kernelcast.runtime.intent.answer import IntentAnswer
-from kernelcast.runtime.request.field_types import require_integer
+from kernelcast.runtime.request.field_types import whole
 from kernelcast.runtime.request.layout import read_request
 from kernelcast.runtime.request.model import FoundModel
 from kernelcast.runtime.search.choices import choices
@@ -26,8 +26,7 @@ from kernelcast.runtime.search.read_question import read_question
 from kernelcast.runtime.search.search import search
 from kernelcast.runtime.search.space import Space, divisors
 from kernelcast.runtime.views.chrome_trace import trace_lines
-from kernelcast.runtime.views.estimate_page import page
-from kernelcast.runtime.views.pictures import pictures
+from kernelcast.runtime.views.estimate_page import page, pictures
 from kernelcast.serve.answering import find_fabric, model_of, of_request
 from kernelcast.serve.limits import Limits
 from kernelcast.serve.messages import known_fields
@@ -174,7 +173,7 @@ def _question(
     check()
     values = known_fields(values, SEARCH_FIELDS, may_be_null=("gpu_memory_bytes",))
     found = model_of(warm, values).require_length()
-    require_integer("top", values.get("top", 1), low=1, high=most)
+    whole(1, most).check("top", values.get("top", 1))
     estimator, values = of_request(warm, values)
     question = read_question(
         values,

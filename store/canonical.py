@@ -78,9 +78,7 @@ def record_digest(record: str, values: Mapping[str, Any]) -> str:
 def canonicalise(record: object, about: str) -> None:
     """Bring the fields of a frozen dataclass into the canonical form, which follows from their types and names.
 
-    Raises:
-        UsageError: a value has no canonical form; `about` and the field are named.
-        ValueError: a value is not in the field's enumeration.
+    A UsageError names `about` and the field without one; ValueError where a value is not in the field's enumeration.
     """
     for name, form in _forms(type(record)):  # type: ignore[arg-type]  # a class is hashable
         if (value := getattr(record, name)) is not None:

@@ -1,8 +1,9 @@
 """Verification of a database."""
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from kernelcast.runtime.errors import DataError, shown
 from kernelcast.store.connection import foreign_database
@@ -21,10 +22,7 @@ def check_database(path: str | Path, *, max_size_bytes: int = DEFAULT_MAX_SIZE_B
 
     Checks application_id and version; the text of tables and views (exactly as in schema.sql), and goes on only where
     it is; the log; SQLite's integrity check, foreign keys, the features of operators, and every row's id against its
-    content, repetitions and kernels included.
-
-    Raises:
-        DataError: no such file, not a SQLite database, or larger than `max_size_bytes`.
+    content, repetitions and kernels included. DataError for a file that is missing, too large or no SQLite database.
     """
     path = Path(path)
     header = read_header(path)
@@ -85,7 +83,9 @@ def _rows(connection: sqlite3.Connection) -> list[str]:
     for table in CONTENT_TABLES:
         listed: list[str] = []
         more = 0
-        for row_id, problem in _problems(connection, table):
+        for row_id, row, problem in checked_rows(connection, table):
+            if problem is None and table in FINGERPRINTS:
+                problem = _description_problem(table, row)
             if problem is None:
                 continue
             if len(listed) < _MOST_OF_ONE_KIND:
@@ -96,19 +96,21 @@ def _rows(connection: sqlite3.Connection) -> list[str]:
     return findings
 
 
-def _problems(connection: sqlite3.Connection, table: str) -> Iterator[tuple[str, str | None]]:
-    """The id of every row, and its problem or None."""
-    if table in FINGERPRINTS:
-        return (
-            (row["id"], row_problem(table, row) or _description_problem(table, row))
-            for row in rows(connection, f"SELECT * FROM {table} ORDER BY id")
-        )
+def checked_rows(
+    connection: sqlite3.Connection, table: str, where: str = "1", parameters: Sequence[Any] = ()
+) -> Iterator[tuple[str, Any, str | None]]:
+    """Id, content and problem (or None) of rows of a content table, one at a time; `where` is trusted SQL about it.
+
+    The content is a `SampleRows`, a `Timeline`, or else the row.
+    """
     if table == "sample":
-        return ((sample.id, sample_problem(sample)) for sample in stored_samples(connection))
-    if table == "timeline":
-        return ((timeline_id, problem) for timeline_id, _, problem in stored_timelines(connection))
-    found = rows(connection, f"SELECT * FROM {table} ORDER BY id")
-    return ((row["id"], row_problem(table, row)) for row in found)
+        samples = stored_samples(connection, where, parameters)
+        yield from ((sample.id, sample, sample_problem(sample)) for sample in samples)
+    elif table == "timeline":
+        yield from stored_timelines(connection, where, parameters)
+    else:
+        for row in rows(connection, f"SELECT * FROM {table} WHERE {where} ORDER BY id", parameters):
+            yield row["id"], row, row_problem(table, row)
 
 
 def _description_problem(table: str, row: Row) -> str | None:

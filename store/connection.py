@@ -75,10 +75,7 @@ class _Steps:
 def connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
     """Open a checked file in autocommit mode, migrated to the current schema, with the current operators.
 
-    Raises:
-        DataError: the schema is newer than this kernelcast, older while `read_only`, or not ours; or the log of a
-            file that is read is damaged.
-        sqlite3.Error: the file cannot be opened, read or migrated.
+    Errors as `_open`; DataError for an older schema while `read_only`.
     """
     connection, version = _open(path, read_only=read_only)
     try:

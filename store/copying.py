@@ -11,13 +11,14 @@ from typing import Any
 
 from kernelcast.runtime.bundle.signature import Verified, verify_signed_file
 from kernelcast.runtime.errors import DataError, UsageError, one_line
+from kernelcast.store.check import checked_rows
 from kernelcast.store.connection import connect, foreign_database, transaction
 from kernelcast.store.database_file import DEFAULT_MAX_SIZE_BYTES, check_file, publish, unfinished_file
 from kernelcast.store.merges import Brought, Merge, file_digest, record_merge, stored_merges
-from kernelcast.store.rows import CONTENT_TABLES, content_tables_digest, insert, row_problem, rows
-from kernelcast.store.sample_rows import SampleWriter, sample_problem, stored_samples
+from kernelcast.store.rows import CONTENT_TABLES, content_tables_digest, insert, rows
+from kernelcast.store.sample_rows import SampleWriter, stored_samples
 from kernelcast.store.sqlite_errors import explanation, reported
-from kernelcast.store.timelines import stored_timelines, write_timeline
+from kernelcast.store.timelines import write_timeline
 from kernelcast.store.write import write_peaks
 
 # Columns outside the id, whose text depends on the version that wrote them.
@@ -48,13 +49,11 @@ def copy_content(
 ) -> Counter[str]:
     """Add the rows that `target` lacks, in the caller's transactions on both; returns the rows added per table.
 
-    `brought` is told of every row. Memory does not grow with the databases.
-
-    Raises:
-        DataError: a row's content does not match its id, or the target has a different row with the same id. The
-            caller must then roll back.
+    `brought` is told of every row. Memory does not grow with the databases. The caller must roll back at a DataError: a
+    row's content does not match its id, or the target has a different row with the same id.
     """
-    copy, selection = _Copy(source, target, source_path, target_path, brought), selection or Selection()
+    copy = _Copy(source, target, source_path, target_path, brought, SampleWriter(target))
+    selection = selection or Selection()
     with reported(source_path):
         copy.operators()
         added = Counter({table: copy.of(table, *selection.of(table)) for table in CONTENT_TABLES})
@@ -70,6 +69,7 @@ class _Copy:
     source_path: Path
     target_path: Path
     brought: Brought
+    writer: SampleWriter
 
     def operators(self) -> None:
         """Add operators of other versions of kernelcast; their titles are not compared."""
@@ -85,54 +85,42 @@ class _Copy:
 
     def of(self, table: str, where: str, parameters: Sequence[Any]) -> int:
         """Add the selected rows of a content table; returns how many were new."""
+        added = 0
+        for row_id, content, problem in checked_rows(self.source, table, where, parameters):
+            if problem is not None:
+                raise DataError(
+                    f"{self.source_path}: {table} {one_line(str(row_id))}: {problem}; nothing was stored"
+                )
+            with self._writing(table):
+                is_new = self._add(table, row_id, content)
+                self.brought(table, row_id, is_new)
+            added += is_new
+            if not is_new and not self._is_same(table, row_id, content):
+                raise DataError(
+                    f"{self.target_path}: {table} {one_line(row_id)}: differs from the row of the same id in "
+                    f"{self.source_path}; nothing was stored"
+                )
+        with self._writing(table):
+            self.writer.flush()
+        return added
+
+    def _add(self, table: str, row_id: str, content: Any) -> bool:
         match table:
             case "sample":
-                return self.samples(where, parameters)
+                return self.writer.add(content)
             case "timeline":
-                return self.timelines(where, parameters)
+                return write_timeline(self.target, content, timeline_id=row_id)
             case _:
-                return self.rows(table, where, parameters)
+                return insert(self.target, table, content) is not None
 
-    def timelines(self, where: str, parameters: Sequence[Any]) -> int:
-        added = 0
-        for timeline_id, timeline, problem in stored_timelines(self.source, where, parameters):
-            if problem is not None:
-                raise self._corrupt("timeline", timeline_id, problem)
-            with self._writing("timeline"):
-                added += (is_new := write_timeline(self.target, timeline, timeline_id=timeline_id))
-                self.brought("timeline", timeline_id, is_new)
-        return added
-
-    def rows(self, table: str, where: str, parameters: Sequence[Any]) -> int:
-        added = 0
-        for row in rows(self.source, f"SELECT * FROM {table} WHERE {where} ORDER BY id", parameters):
-            if (problem := row_problem(table, row)) is not None:
-                raise self._corrupt(table, row["id"], problem)
-            with self._writing(table):
-                is_new = insert(self.target, table, row) is not None
-                self.brought(table, row["id"], is_new)
-            added += is_new
-            if not is_new:
-                [there] = rows(self.target, f"SELECT * FROM {table} WHERE id = ?", [row["id"]])
-                if any(there[name] != row[name] for name in row.keys() - _WORDING):
-                    raise self._conflict(table, row["id"])
-        return added
-
-    def samples(self, where: str, parameters: Sequence[Any]) -> int:
-        writer = SampleWriter(self.target)
-        added = 0
-        for sample in stored_samples(self.source, where, parameters):
-            if (problem := sample_problem(sample)) is not None:
-                raise self._corrupt("sample", sample.id, problem)
-            with self._writing("sample"):
-                is_new = writer.add(sample)
-                self.brought("sample", sample.id, is_new)
-            added += is_new
-            if not is_new and [sample] != list(stored_samples(self.target, "id = ?", [sample.id])):
-                raise self._conflict("sample", sample.id)
-        with self._writing("sample"):
-            writer.flush()
-        return added
+    def _is_same(self, table: str, row_id: str, content: Any) -> bool:
+        """Whether the target's row of this id has the same content; ids of timelines digest all of it."""
+        if table == "sample":
+            return [content] == list(stored_samples(self.target, "id = ?", [row_id]))
+        if table == "timeline":
+            return True
+        [there] = rows(self.target, f"SELECT * FROM {table} WHERE id = ?", [row_id])
+        return all(there[name] == content[name] for name in content.keys() - _WORDING)
 
     @contextmanager
     def _writing(self, table: str) -> Iterator[None]:
@@ -145,17 +133,6 @@ class _Copy:
             ) from error
         except sqlite3.Error as error:
             raise DataError(f"{self.target_path}: {explanation(error)}") from error
-
-    def _corrupt(self, table: str, row_id: object, problem: str) -> DataError:
-        return DataError(
-            f"{self.source_path}: {table} {one_line(str(row_id))}: {problem}; nothing was stored"
-        )
-
-    def _conflict(self, table: str, row_id: str) -> DataError:
-        return DataError(
-            f"{self.target_path}: {table} {one_line(row_id)}: differs from the row of the same id in "
-            f"{self.source_path}; nothing was stored"
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -120,10 +120,7 @@ class Database:
     ) -> str:
         """Add a run with its fingerprints and source; returns its id.
 
-        The fabric of a run without `fabric_id` is not stored.
-
-        Raises:
-            UsageError: an id in the run differs from the digest of its fingerprint.
+        The fabric of a run without `fabric_id` is not stored. UsageError where an id is not its fingerprint's digest.
         """
         with self._transaction() as connection:
             return write.write_run(connection, run, compute, fabric, software)
@@ -138,10 +135,8 @@ class Database:
     def add_samples(self, samples: Iterable[Sample]) -> int:
         """Add samples with their flags, repetitions and kernels; returns how many were new.
 
-        Other writers wait while `samples` is iterated: pass finished measurements.
-
-        Raises:
-            DataError: a sample's run or operator is not in the database; none of the samples is stored.
+        Other writers wait while `samples` is iterated: pass finished measurements. DataError where a sample's run or
+        operator is not in the database; none of the samples is stored.
         """
         with self._transaction() as connection:
             return sum(is_new for _, is_new in write.write_samples(connection, samples))

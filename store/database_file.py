@@ -90,12 +90,9 @@ def check_version(path: Path, found: int) -> None:
 
 
 def create_file(path: Path) -> None:
-    """Create an empty database that gets its name only when it is complete.
+    """Create an empty database that gets its name only when it is complete; errors as `unfinished_file`.
 
     When two processes create the same file, both use the file of the first.
-
-    Raises:
-        DataError: the folder does not exist or cannot be written.
     """
     with unfinished_file(path) as unfinished:
         publish(unfinished, path)
@@ -105,8 +102,7 @@ def create_file(path: Path) -> None:
 def unfinished_file(path: Path) -> Iterator[Path]:
     """Yield an empty database next to `path` under a temporary name; it is deleted at the end unless published.
 
-    Raises:
-        DataError: the folder does not exist or cannot be written.
+    DataError where the folder does not exist or cannot be written.
     """
     if not path.parent.is_dir():
         raise DataError(f"{path}: its folder does not exist")
@@ -124,9 +120,8 @@ def unfinished_file(path: Path) -> Iterator[Path]:
 def publish(unfinished: Path, path: Path) -> bool:
     """Give a complete, closed file its name; returns False when another process was faster.
 
-    Raises:
-        DataError: the folder cannot be written, or holds a log of an earlier database of that name: SQLite would write
-            the pages in it over the new ones.
+    DataError where the folder cannot be written, or holds a log of an earlier database of that name: SQLite would write
+    the pages in it over the new ones.
     """
     logs = [log for suffix in ("-wal", "-journal") if (log := path.with_name(path.name + suffix)).exists()]
     if logs and not path.exists():

@@ -139,9 +139,8 @@ def export_database(
 ) -> Exported:
     """Write a part of `source` as the new database `target`. Rows keep their ids, so it can be merged again.
 
-    Raises:
-        UsageError: an operator that neither kernelcast nor the database knows.
-        DataError: `target` exists or cannot be written, `source` is not sound, or no row matches.
+    UsageError for an operator that neither kernelcast nor the database knows; DataError where `target` exists or cannot
+    be written, `source` is not sound, or no row matches.
     """
     source, target = Path(source), Path(target)
     if target.exists():
@@ -162,10 +161,7 @@ def copy_selection(
 ) -> Exported:
     """Copy rows of an open database into an empty one, a single file; equal rows give equal bytes.
 
-    `named` is what errors call it.
-
-    Raises:
-        DataError: it cannot be written, or a row does not match its id.
+    `named` is what errors call it. DataError where it cannot be written, or a row does not match its id.
     """
     with reported(named):
         with closing(connect(empty, read_only=False)) as new, transaction(new):

@@ -97,11 +97,8 @@ def export_parquet(
 ) -> dict[str, int]:
     """Write a part of `source` as Parquet files in the new folder `target`; returns rows per table.
 
-    The folder appears only when it is complete; memory does not grow with the database.
-
-    Raises:
-        UsageError: an unknown operator.
-        DataError: `target` exists or cannot be written, or `source` is no sound kernelcast database.
+    The folder appears only when it is complete; memory does not grow with the database. UsageError for an
+    unknown operator; DataError where `target` exists or cannot be written, or `source` is no sound database.
     """
     source, target = Path(source), Path(target)
     if target.exists():

@@ -66,9 +66,8 @@ def answer(
 ) -> Iterator[Answer]:
     """Run one SELECT; yield its columns and rows.
 
-    Raises:
-        DataError: the statement is wrong, not a query, does more than read, or takes longer than
-            `time_limit_s`; or the database is not sound.
+    DataError where the statement is wrong, not a query, does more than read, or takes longer than `time_limit_s`; or
+    the database is not sound.
     """
     path, clock = Path(path), _Clock(time_limit_s)
     with foreign_database(path, max_size_bytes=max_size_bytes) as connection, reported(path):

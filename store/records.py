@@ -4,10 +4,10 @@ Records are immutable and canonical (see `canonical`): a record read from a data
 of a record is the digest of its content, so the same measurement is the same row in every database.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
-from typing import Required, Self, TypedDict, Unpack
+from typing import Any, NamedTuple, Required, Self, TypedDict, Unpack
 
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.hardware.devices import ELEMENT_BYTES, Load
@@ -26,18 +26,20 @@ class Status(StrEnum):
     UNSUPPORTED = "unsupported"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kernel:
-    """One kernel (on a CPU: one operator call) of a repetition; `start_us` is from the repetition's start."""
+class Kernel(NamedTuple):
+    """One kernel (on a CPU: one operator call) of a repetition; `start_us` is from the repetition's start.
+
+    A repetition brings the times of its kernels into the canonical form.
+    """
 
     name: str
     start_us: float
     duration_us: float
     stream: int = 0
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "start_us", rounded(self.start_us, "kernel start_us"))
-        object.__setattr__(self, "duration_us", rounded(self.duration_us, "kernel duration_us"))
+    def canonical(self) -> "Kernel":
+        start_us = rounded(self.start_us, "kernel start_us")
+        return Kernel(self.name, start_us, rounded(self.duration_us, "kernel duration_us"), self.stream)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +54,8 @@ class Repetition:
     def __post_init__(self) -> None:
         object.__setattr__(self, "time_us", rounded(self.time_us, "repetition time_us"))
         object.__setattr__(self, "start_us", rounded(self.start_us, "repetition start_us"))
-        ordered = sorted(self.kernels, key=lambda k: (k.start_us, k.stream, k.duration_us, k.name))
+        kernels = (kernel.canonical() for kernel in self.kernels)
+        ordered = sorted(kernels, key=lambda k: (k.start_us, k.stream, k.duration_us, k.name))
         object.__setattr__(self, "kernels", tuple(ordered))
 
 
@@ -149,8 +152,7 @@ class Sample:
     def from_repetitions(cls, *, repetitions: Sequence[Repetition], **details: Unpack[SampleDetails]) -> Self:
         """A measured sample; its statistics, FLOPs and bytes follow from the repetitions and the table of operators.
 
-        Raises:
-            UsageError: unknown operator, direction or dtype, a vector of another length, or no repetition.
+        UsageError for an unknown operator, direction or dtype, a vector of another length, or no repetition.
         """
         ordered = sorted(repetitions, key=lambda repetition: repetition.index)
         durations_us = [repetition.time_us for repetition in ordered]
@@ -179,16 +181,15 @@ class Sample:
     @property
     def id(self) -> str:
         """Digest of run, workload, statistics, flags, repetitions and kernels."""
-        repetitions = [
-            [
-                r.index,
-                r.time_us,
-                r.start_us,
-                [[k.name, k.start_us, k.duration_us, k.stream] for k in r.kernels],
-            ]
-            for r in self.repetitions
-        ]
-        return record_digest("sample", {**self.columns, "repetitions": repetitions, "flags": self.flags})
+        return sample_digest(self.columns, self.repetitions, self.flags)
+
+
+def sample_digest(
+    columns: Mapping[str, Any], repetitions: Iterable[Any], flags: Sequence[tuple[str, str]]
+) -> str:
+    """The id of a sample with these columns, vector as a list; repetitions are records, or rows with their fields."""
+    listed = [[r.index, r.time_us, r.start_us, r.kernels] for r in repetitions]
+    return record_digest("sample", {**columns, "repetitions": listed, "flags": flags})
 
 
 SAMPLE_COLUMNS = tuple(f.name for f in fields(Sample) if f.name not in ("repetitions", "flags"))

@@ -2,36 +2,27 @@
 
 import json
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from kernelcast.runtime.bundle.fingerprint import canonical_json
-from kernelcast.store.canonical import future_problem, record_digest
-from kernelcast.store.records import Kernel, Repetition, Sample
+from kernelcast.store.canonical import future_problem
+from kernelcast.store.records import Kernel, Repetition, Sample, sample_digest
 from kernelcast.store.rows import Numbers, Row, id_problem, insert, json_value, rows
 from kernelcast.store.sqlite_errors import NO_RECORD
 
 _ROWS_AT_ONCE = 50_000
 
 
-class KernelRow(NamedTuple):
-    """A kernel; its position in the list is the column `sequence`. Times in µs."""
-
-    name: str
-    start_us: float
-    duration_us: float
-    stream: int
-
-
 @dataclass(frozen=True, slots=True)
 class RepetitionRow:
-    """A repetition with its kernels. Times in µs."""
+    """A repetition as it is stored; a kernel's position in the list is the column `sequence`. Times in µs."""
 
     index: int
     time_us: float
     start_us: float
-    kernels: list[KernelRow]
+    kernels: Sequence[Kernel]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,34 +31,19 @@ class SampleRows:
 
     id: str
     columns: Row
-    repetitions: list[RepetitionRow]
+    repetitions: Sequence[RepetitionRow | Repetition]
     flags: list[tuple[str, str]]  # flag and detail, in order of flag
     gap: bool = False  # whether a kernel is missing in the sequence
 
     @classmethod
     def of(cls, sample: Sample) -> "SampleRows":
-        columns = sample.columns
-        repetitions = [
-            RepetitionRow(
-                r.index,
-                r.time_us,
-                r.start_us,
-                [KernelRow(k.name, k.start_us, k.duration_us, k.stream) for k in r.kernels],
-            )
-            for r in sample.repetitions
-        ]
-        found = cls("", {**columns, "vector": canonical_json(sample.vector)}, repetitions, list(sample.flags))
-        return replace(found, id=meaning_digest(columns, found))
+        columns = {**sample.columns, "vector": canonical_json(sample.vector)}
+        return cls(sample.id, columns, sample.repetitions, list(sample.flags))
 
     def sample(self) -> Sample:
         """The sample of these rows, or one of `NO_RECORD`."""
         repetitions = tuple(
-            Repetition(
-                index=r.index,
-                time_us=r.time_us,
-                start_us=r.start_us,
-                kernels=tuple(Kernel(**kernel._asdict()) for kernel in r.kernels),
-            )
+            Repetition(index=r.index, time_us=r.time_us, start_us=r.start_us, kernels=tuple(r.kernels))
             for r in self.repetitions
         )
         columns = {**self.columns, "vector": tuple(json.loads(self.columns["vector"]))}
@@ -80,14 +56,12 @@ def stored_samples(
     """Samples with flags, repetitions and kernels; `where` is trusted SQL about `sample`. One is held at a time."""
     for columns in rows(connection, f"SELECT * FROM sample WHERE {where} ORDER BY {order}", parameters):
         number, sample_id = columns.pop("number"), columns.pop("id")
-        repetitions = {
-            index: RepetitionRow(index, time_us, start_us, [])
-            for index, time_us, start_us in connection.execute(
-                "SELECT repetition_index, time_us, start_us FROM repetition WHERE sample_number = ?"
-                " ORDER BY repetition_index",
-                (number,),
-            )
-        }
+        timed = connection.execute(
+            "SELECT repetition_index, time_us, start_us FROM repetition WHERE sample_number = ?"
+            " ORDER BY repetition_index",
+            (number,),
+        ).fetchall()
+        kernels: dict[int, list[Kernel]] = {index: [] for index, *_ in timed}
         gap = False
         for index, sequence, *kernel in connection.execute(
             "SELECT repetition_index, sequence, name, start_us, duration_us, stream FROM kernel"
@@ -95,21 +69,15 @@ def stored_samples(
             " WHERE sample_number = ? ORDER BY repetition_index, sequence",
             (number,),
         ):
-            repetition = repetitions.get(index)
-            if repetition is None or sequence != len(repetition.kernels):
+            if index not in kernels or sequence != len(kernels[index]):
                 gap = True
             else:
-                repetition.kernels.append(KernelRow._make(kernel))
+                kernels[index].append(Kernel._make(kernel))
         flags = connection.execute(
             "SELECT flag, detail FROM sample_flag WHERE sample_number = ? ORDER BY flag", (number,)
         ).fetchall()
-        yield SampleRows(sample_id, columns, list(repetitions.values()), flags, gap)
-
-
-def meaning_digest(columns: Mapping[str, Any], sample: SampleRows) -> str:
-    """The id of a sample with these columns (vector as a list), and the flags, repetitions and kernels of `sample`."""
-    repetitions = [[r.index, r.time_us, r.start_us, r.kernels] for r in sample.repetitions]
-    return record_digest("sample", {**columns, "repetitions": repetitions, "flags": sample.flags})
+        repetitions = [RepetitionRow(index, time, start, kernels[index]) for index, time, start in timed]
+        yield SampleRows(sample_id, columns, repetitions, flags, gap)
 
 
 def sample_problem(sample: SampleRows) -> str | None:
@@ -121,7 +89,8 @@ def sample_problem(sample: SampleRows) -> str | None:
         # A Sample without repetitions checks the columns; making all kernels would be slow.
         if list(Sample(**columns, flags=tuple(sample.flags)).flags) != sample.flags:
             return "its flags are not in the stored form"
-        return id_problem(sample.id, meaning_digest(columns, sample)) or future_problem(columns)
+        found = sample_digest(columns, sample.repetitions, sample.flags)
+        return id_problem(sample.id, found) or future_problem(columns)
     except NO_RECORD as error:
         return str(error) or type(error).__name__
 

@@ -5,7 +5,7 @@ untrusted file would run.
 
 schema.sql is the current version, numbered migrations bring older databases there. A change of it raises its
 user_version and adds a migration here. Tests check that a migrated database and a new one have the same tables,
-indexes and views. Every migration ends with the views of schema.sql, because views hold no data. Migrations also take
+indexes and views. Every migration ends with the views of schema.sql, because views hold no data. The first one takes
 new tables from schema.sql: when a later version changes such a table, its first statement must be kept here.
 """
 
@@ -196,34 +196,21 @@ Upgrade = Callable[[sqlite3.Connection], None]
 """Changes the tables of the previous version, in the caller's transaction; the views are dropped."""
 
 
-def _new_tables(*names: str) -> Upgrade:
-    def create(connection: sqlite3.Connection) -> None:
-        for kind in ("table", "index"):
-            for statement in definitions(kind, *names).values():
-                connection.execute(statement)
-
-    return create
-
-
-def _matched_ranks(connection: sqlite3.Connection) -> None:
-    _new_tables("trace_clock", "matched_collective", "host_time")(connection)
-    there = {name for (name,) in connection.execute("SELECT name FROM pragma_table_info('event_kind')")}
+def _add_what_is_missing(connection: sqlite3.Connection) -> None:
+    """Add the tables, indexes and columns that any older version lacks."""
+    found = schema_objects(connection)
+    with empty_database() as ours:
+        for kind, name, sql in ours.execute("SELECT type, name, sql FROM sqlite_master WHERE type <> 'view'"):
+            if sql is not None and (kind, name) not in found:
+                connection.execute(sql)
+    there = _columns(connection, "event_kind")
     for column in ("grid TEXT NOT NULL DEFAULT ''", "block TEXT NOT NULL DEFAULT ''", "registers INTEGER",
                    "occupancy_percent REAL"):  # fmt: skip
         if column.split()[0] not in there:
             connection.execute(f"ALTER TABLE event_kind ADD COLUMN {column}")
 
 
-_TIMELINES = ("timeline", "traced_step", "event_kind", "event_scope", "traced_event")
-
-MIGRATIONS: Mapping[int, Upgrade] = {
-    5: _new_tables("device_peak", *_TIMELINES),
-    6: _new_tables(),  # only views: `step_time` has idle time by cause
-    7: _new_tables("failure_log", "step_times"),
-    8: _matched_ranks,
-    9: _new_tables("merge", "merged_row"),
-    10: _new_tables("lost_collective", "stream_wait"),
-}
+MIGRATIONS: Mapping[int, Upgrade] = {10: _add_what_is_missing}
 """Migrations by the version that they produce."""
 
 FROZEN: Mapping[int, str] = {
@@ -245,11 +232,7 @@ def migrate(connection: sqlite3.Connection, migrations: Mapping[int, Upgrade] = 
     """Apply the migrations that the database still needs, each in a separate transaction.
 
     A migration that fails or is interrupted leaves the previous version. Two processes may migrate at the same time:
-    the second one finds nothing to do.
-
-    Raises:
-        DataError: after a migration, a row refers to a missing row.
-        sqlite3.Error: a statement failed.
+    the second one finds nothing to do. DataError where a row refers to a missing row afterwards.
     """
     for version, upgrade in sorted(migrations.items()):
         if schema_version(connection) < version:

@@ -33,11 +33,9 @@ _EXPLANATIONS = {
 
 @contextmanager
 def reported(path: Path) -> Iterator[None]:
-    """Turn SQLite's errors inside the block into a DataError that names the file.
+    """Turn SQLite's errors inside the block into a DataError that names the file, also for values that it cannot hold.
 
-    Raises:
-        DataError: for any sqlite3.Error, and for values that SQLite cannot hold.
-        KeyboardInterrupt: Ctrl-C ended a statement: a progress handler cannot raise it.
+    KeyboardInterrupt where Ctrl-C ended a statement: a progress handler cannot raise it.
     """
     try:
         yield

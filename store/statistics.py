@@ -26,10 +26,8 @@ def middle_five_mean_us(durations: Sequence[float]) -> float:
 def percentile(values: Sequence[float], fraction: float) -> float:
     """The value below which `fraction` of `values` lies, linear between neighbours.
 
-    Rank `fraction · (n − 1)` counted from 0: numpy's default, type 7 of Hyndman and Fan (1996).
-
-    Raises:
-        UsageError: no value, or a fraction outside 0 to 1.
+    Rank `fraction · (n − 1)` counted from 0: numpy's default, type 7 of Hyndman and Fan (1996). A fraction outside 0
+    to 1 is a UsageError.
     """
     if not 0 <= fraction <= 1:
         raise UsageError(f"percentile: found fraction {fraction}, expected 0 to 1")

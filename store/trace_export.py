@@ -33,8 +33,7 @@ def write_trace(
 ) -> int:
     """Write one rank of a run, whole or one step; returns the number of events. `rank` may be None if there is one.
 
-    Raises:
-        DataError: no such rank or step, several ranks without `rank`, or the file cannot be written.
+    DataError without such a rank or step, for several ranks without `rank`, or where the file cannot be written.
     """
     traces = [row for row in database.query(_TRACES, [run_id]) if rank is None or row["rank"] == rank]
     if len(traces) != 1:

@@ -89,11 +89,7 @@ def write_run(
     fabric: FabricFingerprint | None,
     software: SoftwareFingerprint,
 ) -> str:
-    """Add a run with its fingerprints, source and note; returns its id.
-
-    Raises:
-        UsageError: an id in the run differs from the digest of its fingerprint.
-    """
+    """Add a run with its fingerprints, source and note; returns its id. Errors as `Database.add_run`."""
     for table, column, found, fingerprint in (
         ("hardware", "compute_id", run.compute_id, compute),
         ("software", "software_id", run.software_id, software),

@@ -26,10 +26,7 @@ Words = npt.NDArray[np.uint32]
 def check_log(path: Path, target: Path) -> None:
     """Refuse a database whose -wal file has transactions behind a damaged frame, which SQLite ignores.
 
-    `path` is its name in messages, `target` where links lead.
-
-    Raises:
-        DataError: names the first damaged frame. The file stays as it is.
+    `path` is its name in messages, `target` where links lead. A DataError names the first damaged frame.
     """
     log = target.with_name(target.name + "-wal")
     if _damaged_frame(log) is None:
@@ -116,10 +113,7 @@ def check_journal(path: Path, target: Path, *, read_only: bool) -> None:
     """Refuse a database whose journal cannot be undone, or not safely: for reading, or since it names another file.
 
     SQLite deletes a super-journal that a journal names, whatever that file is. kernelcast never writes such a name.
-    `path` is the database's name in messages, `target` where links lead.
-
-    Raises:
-        DataError: names the journal. Both files stay as they are.
+    `path` is the database's name in messages, `target` where links lead. A DataError names the journal.
     """
     journal = target.with_name(target.name + "-journal")
     try:

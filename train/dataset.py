@@ -82,6 +82,10 @@ class Table:
             role_times_us={role: times_us[rows] for role, times_us in self.role_times_us.items()},
         )
 
+    def times_by_workload(self) -> dict[tuple[float, ...], float]:
+        """Time in µs by workload."""
+        return dict(zip(map(tuple, self.workloads.tolist()), self.times_us.tolist(), strict=True))
+
     def by_role(self, errors: Array) -> dict[str, float]:
         """Mean of errors [rows] per role, over the rows measured in it."""
         return {

@@ -196,10 +196,7 @@ def _keys(corrected: Sequence[RegressorEntry]) -> set[TableKey]:
 def open_measurements(path: Path) -> Database:
     """Open a database to train on, for reading only: a training that is refused leaves the file as it was.
 
-    A database of an older version is migrated first.
-
-    Raises:
-        DataError: as `Database.open`.
+    A database of an older version is migrated first. Errors as `Database.open`.
     """
     check_file(path)
     if read_header(path).user_version < SCHEMA_VERSION:

@@ -149,12 +149,12 @@ def _held_out_widths(off: Array, grouping: _Grouping, folds: Sequence[_Groups]) 
 
 def _widths(off: Array, groups: _Groups, count: int) -> Array:
     """Half-width per group, [count]; the widest where a group has too few rows for a quantile of its own."""
-    own = [_quantile(off[groups == group]) for group in range(count)]
+    own = [conformal_quantile(off[groups == group]) for group in range(count)]
     widest = max((width for width in own if width is not None), default=float(off.max()))
     return np.array([widest if width is None else width for width in own])
 
 
-def _quantile(off: Array) -> float | None:
+def conformal_quantile(off: Array) -> float | None:
     """The ⌈(n + 1) · level⌉-th smallest of n errors, which a new one exceeds with at most 1 − level."""
     rank = math.ceil((len(off) + 1) * LEVEL)
     return float(np.sort(off)[rank - 1]) if rank <= len(off) else None

@@ -49,12 +49,9 @@ def scaled(base: Table, own: Table, *, unseen: Array) -> Table | None:
     is a robust line over the logarithm of the base's time (Theil and Sen), or its median with few common workloads; it
     never leaves the range of the measured factors.
     """
-    times_us = dict(zip(map(tuple, base.workloads.tolist()), base.times_us.tolist(), strict=True))
-    hidden = set(map(tuple, unseen.tolist()))
+    there, hidden = base.times_by_workload(), set(map(tuple, unseen.tolist()))
     both = [
-        (times_us[vector], time_us)
-        for vector, time_us in zip(map(tuple, own.workloads.tolist()), own.times_us.tolist(), strict=True)
-        if vector in times_us
+        (there[vector], time_us) for vector, time_us in own.times_by_workload().items() if vector in there
     ]
     if len(both) < FEWEST_SHARED:
         return None

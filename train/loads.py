@@ -74,8 +74,12 @@ def load_ratios(bursts: Iterable[Table], sustained: dict[TableKey, Table]) -> Se
     for burst in bursts:
         if burst.key not in sustained:
             continue
-        there = _times_us(sustained[burst.key])
-        ratios = [there[vector] / time_us for vector, time_us in _times_us(burst).items() if vector in there]
+        there = sustained[burst.key].times_by_workload()
+        ratios = [
+            there[vector] / time_us
+            for vector, time_us in burst.times_by_workload().items()
+            if vector in there
+        ]
         if ratios:
             low, median, high = map(float, np.quantile(ratios, [0.1, 0.5, 0.9]))
             operator, direction, processes = burst.key
@@ -91,7 +95,3 @@ def load_ratios(bursts: Iterable[Table], sustained: dict[TableKey, Table]) -> Se
                 )
             )
     return found
-
-
-def _times_us(table: Table) -> dict[tuple[float, ...], float]:
-    return dict(zip(map(tuple, table.workloads.tolist()), table.times_us.tolist(), strict=True))

@@ -21,13 +21,14 @@ from kernelcast.runtime.answers.predictor import Predictor
 from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, content_digest
 from kernelcast.runtime.bundle.manifest import Peak
-from kernelcast.runtime.bundle.regressor_entry import LEVEL, RegressorEntry
+from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
 from kernelcast.runtime.bundle.transfer import LIKENESS, Correction, Transfer, centred, positions
 from kernelcast.runtime.catalogue import transfer_log_half_width
 from kernelcast.runtime.hardware.devices import ELEMENT_BYTES, device_named
 from kernelcast.runtime.hardware.limits import Rates
 from kernelcast.runtime.operators import OPERATORS, Key, Operator
 from kernelcast.train.dataset import Array, Table
+from kernelcast.train.intervals import conformal_quantile
 
 MOST_POINTS = 160
 """With more rows an operator gets its own regressor; up to here the one with the smaller held-out error."""
@@ -196,8 +197,8 @@ def fit_correction(
 
 def _log_half_width(off: Array) -> float:
     """Half-width expected to hold 90 % of further workloads, from the errors of held-out points [points]."""
-    rank = math.ceil((len(off) + 1) * LEVEL)
-    known = float(np.sort(off)[rank - 1]) if rank <= len(off) else _BEYOND_LARGEST * float(off.max())
+    known = conformal_quantile(off)
+    known = _BEYOND_LARGEST * float(off.max()) if known is None else known
     return max(known, _ONE_POINT_LOG_HALF_WIDTH / len(off))
 
 

@@ -65,11 +65,8 @@ class Scope:
         Hardware is chosen first, then software, dtype and fabric, each among the samples left by the choices before;
         a fabric named by `fabric` may come from other samples. Samples from `traces` of real runs were not measured
         alone, so they train only on request. `only_origin` leaves the samples of one merge, by the start of its id, or
-        with `own` those that no merge brought.
-
-        Raises:
-            UsageError: several to choose from, or none that the option names.
-            DataError: the database holds no sample with a time.
+        with `own` those that no merge brought. UsageError for several to choose from, or none that the option names;
+        DataError where the database holds no sample with a time.
         """
         where = str(database.path)
         found = [s for s in database.read_samples() if _is_of(s, only_origin)]
@@ -140,8 +137,7 @@ def _collectives(
 ) -> tuple[FabricRow | None, list[SampleRow]]:
     """The fabric named by `prefix`, or the only one, with its collectives; all collectives if no fabric is known.
 
-    Raises:
-        UsageError: several fabrics, none that is named, or one measured with several sets of software.
+    UsageError for several fabrics, none that is named, or one measured with several sets of software.
     """
     fabric_ids = [s.fabric_id for s in samples if s.fabric_id is not None]
     if not fabric_ids:

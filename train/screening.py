@@ -52,10 +52,7 @@ def screen(
     """Turn samples with a time into rows, and the others into notes.
 
     All are of one device, `compute`, and one `fabric`. Physically impossible samples (doubts.py) never train, flagged
-    in the database or not.
-
-    Raises:
-        DataError: a sample has no such statistic (a quiet time takes repetitions, which an import may not know).
+    in the database or not. DataError where a sample lacks the statistic (an import may not know repetitions).
     """
     doubts = _doubts(samples, compute, fabric)
     grouped: dict[tuple[str, Direction], list[SampleRow]] = {}

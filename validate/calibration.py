@@ -22,7 +22,7 @@ from kernelcast.runtime.bundle.manifest import UNKNOWN_MOMENT
 from kernelcast.runtime.errors import error_context
 from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.operators import OPERATORS, OperatorClass
-from kernelcast.runtime.request.field_types import require_integer
+from kernelcast.runtime.request.field_types import whole
 from kernelcast.runtime.request.fields import TimelineKind
 from kernelcast.validate.calibration_steps import Configuration
 from kernelcast.validate.reweighted import reweighted_step_s
@@ -71,10 +71,8 @@ def predicted_steps(
 ) -> tuple["PredictedStep", ...]:
     """What `bundle` predicts for measured steps; its own calibration, where it has one, is not used.
 
-    Raises:
-        UsageError: a layout does not fit its model, or the step took more than `LARGEST_FACTOR` times as long as
-            predicted or less than the reciprocal; names the run.
-        DataError: the bundle lacks what a run needs; names it.
+    UsageError, with the run, where a layout does not fit its model, or the step took more than `LARGEST_FACTOR` times
+    as long as predicted or less than the reciprocal; DataError where the bundle lacks what a run needs.
     """
     estimator = Estimator(bundle, calibrated=False)
     return tuple(PredictedStep.of(estimator, run, timeline) for run in runs)
@@ -97,8 +95,8 @@ def calibrate(
         raise UsageError(f"{source}: has no measured steps, expected at least one")
     if parameters is None:
         parameters = usual_parameters(len({step.configuration for step in steps}))
-    require_integer("parameters", parameters, low=1, high=len(CLASSES))
-    whole = fit(steps, parameters)
+    whole(1, len(CLASSES)).check("parameters", parameters)
+    fitted = fit(steps, parameters)
     nothing = np.zeros(len(CLASSES))
     return Calibration(
         timeline=steps[0].estimate.timeline,
@@ -107,9 +105,9 @@ def calibrate(
         measured_at=measured_at,
         kernelcast_version=version("kernelcast"),
         parameters=parameters,
-        log_factors=tuple(_rounded(whole.log_factors)),
-        log_spread=tuple(tuple(_rounded(row)) for row in whole.log_spread),
-        residual=round(whole.residual, _DECIMALS),
+        log_factors=tuple(_rounded(fitted.log_factors)),
+        log_spread=tuple(tuple(_rounded(row)) for row in fitted.log_spread),
+        residual=round(fitted.residual, _DECIMALS),
         prior=PRIOR,
         runs=tuple(
             CalibrationRun(
@@ -117,7 +115,7 @@ def calibrate(
                 measured_s=step.run.measured_s,
                 error_before=round(step.error(nothing), _DECIMALS),
                 error_left_out=None if error is None else round(error, _DECIMALS),
-                error_after=round(step.error(whole.log_factors), _DECIMALS),
+                error_after=round(step.error(fitted.log_factors), _DECIMALS),
             )
             for step, error in zip(steps, left_out_errors(steps, parameters), strict=True)
         ),

@@ -106,9 +106,8 @@ def compare_runs(
 ) -> tuple[ComparedRun, ...]:
     """Predict every run both ways; `implied` gives the times of components that published errors imply.
 
-    Raises:
-        UsageError: a layout's timeline cannot be simulated, or neither run nor bundle gives the devices per node.
-        DataError: the bundle lacks what a run needs. Both name the run.
+    Errors name the run: UsageError for a timeline that cannot be simulated or devices per node that neither run nor
+    bundle gives, DataError for what the bundle lacks.
     """
     compared = []
     for run in runs:

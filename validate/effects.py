@@ -82,22 +82,11 @@ def _effects(
 ) -> tuple[Effect, ...]:
     found = []
     for file, before, after in zip(files, stated, times, strict=True):
-        errors = [
-            time_s / run.measured_s - 1
-            for run, time_s in zip(file.file.runs, after, strict=True)
-            if time_s is not None
-        ]
-        if errors:
+        predicted = zip(file.file.runs, after, strict=True)
+        if errors := [time_s / run.measured_s - 1 for run, time_s in predicted if time_s is not None]:
+            means = {"mean_error": mean(errors), "mean_abs_error": mean(map(abs, errors))}
             changed = _changed(before, after)
-            found.append(
-                Effect(
-                    site=file.file.site,
-                    steps=len(errors),
-                    changed=changed,
-                    mean_error=mean(errors),
-                    mean_abs_error=mean(map(abs, errors)),
-                )
-            )
+            found.append(Effect(site=file.file.site, steps=len(errors), changed=changed, **means))
     return tuple(found)
 
 

@@ -15,6 +15,7 @@ from kernelcast.runtime.hardware.collectives import Setting, collective, collect
 from kernelcast.runtime.hardware.correction import MeasuredRows, corrected, rows_by_layout
 from kernelcast.runtime.hardware.devices import ELEMENT_BYTES
 from kernelcast.runtime.hardware.fabric import Fabric, fabric_named
+from kernelcast.runtime.json_text import values_of
 from kernelcast.store.importers import (
     Description,
     Parsed,
@@ -141,11 +142,8 @@ class FabricValidation:
     @property
     def holds(self) -> bool:
         """Whether every median is within its limit."""
-        return (
-            all(one.median_error <= MOST_DESCRIBED for one in self.described)
-            and all(one.median_error <= MOST_EXTENDED for one in self.extended)
-            and all(one.median_error <= MOST_ACROSS for one in self.across)
-        )
+        found = (self.described, MOST_DESCRIBED), (self.extended, MOST_EXTENDED), (self.across, MOST_ACROSS)
+        return all(one.median_error <= most for checked, most in found for one in checked)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values; errors are fractions."""
@@ -154,16 +152,13 @@ class FabricValidation:
             "limits": {"described": MOST_DESCRIBED, "extended": MOST_EXTENDED, "across": MOST_ACROSS},
             "holds": self.holds,
             "described": [
-                {**asdict(one), "by_devices": {str(key): value for key, value in one.by_devices.items()}}
+                asdict(one) | {"by_devices": {str(key): value for key, value in one.by_devices.items()}}
                 for one in self.described
             ],
             "extended": [asdict(one) for one in self.extended],
             "across": [
-                {
-                    "operator": one.operator,
-                    "median_error": one.median_error,
-                    "sizes": [{**asdict(size), "error": size.error} for size in one.sizes],
-                }
+                values_of(one, "operator", "median_error")
+                | {"sizes": [asdict(size) | {"error": size.error} for size in one.sizes]}
                 for one in self.across
             ],
         }

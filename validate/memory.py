@@ -2,6 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from math import log1p
 from pathlib import Path
 from statistics import fmean, median, quantiles
@@ -9,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from kernelcast.runtime import ModelConfig, Parallelism
+from kernelcast.runtime import ModelConfig
 from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.estimate.defaults import RESERVED_BYTES
 from kernelcast.runtime.estimate.device_memory import MemorySpread
@@ -191,15 +192,7 @@ def validate_memory(directory: Path) -> MemoryValidation:
 
 
 def _compared(cases: Iterable[AskedCase]) -> Iterator[ComparedCase]:
-    known: dict[tuple[ModelConfig, Parallelism, str, str, int | None], tuple[StageMemory, ...]] = {}
+    stages = cache(stage_memory)  # of the same layout on the same device there are several
     for case in cases:
-        key = (case.model, case.parallelism, case.dtype, case.architecture, case.workspace_bytes)
-        if key not in known:
-            known[key] = stage_memory(
-                case.model,
-                case.parallelism,
-                dtype=case.dtype,
-                architecture=case.architecture,
-                workspace=case.workspace_bytes,
-            )
-        yield ComparedCase(case=case, stages=known[key])
+        further = {**values_of(case, "dtype", "architecture"), "workspace": case.workspace_bytes}
+        yield ComparedCase(case=case, stages=stages(case.model, case.parallelism, **further))

@@ -89,6 +89,12 @@ def _rows(path: Path) -> list[dict[str, str]]:
         raise DataError(f"{shown_path(path)}: cannot be read, expected measured memory (CSV)") from error
 
 
+def _layout(model: ModelConfig, fields: Mapping[str, Any]) -> Parallelism:
+    layout: Parallelism = read_request(fields)["parallelism"]
+    layout.check(model)
+    return layout
+
+
 _LEFT_OUT: Mapping[str, str] = {
     "--perform-rl-step": "memory of inference too, expected training alone",
     "--defer-embedding-wgrad-compute": "no field says it, and it changes memory",
@@ -107,9 +113,8 @@ def _golden(rows: Sequence[dict[str, str]], found: AskedCases) -> None:
     for row in rows:
         arguments = json.loads(row["model_args"])
         # Tests without a number ran on one node; releases on several.
-        devices = int(row["gpus"] or stated.get(row["case"], 0)) or (
-            _ONE_NODE if _RELEASE not in row["case"] else None
-        )
+        usual = None if _RELEASE in row["case"] else _ONE_NODE
+        devices = int(row["gpus"] or stated.get(row["case"], 0)) or usual
         text = "MODEL_ARGS:\n" + "\n".join(f"  {key}: {value}" for key, value in arguments.items())
         try:
             for key, why in _LEFT_OUT.items():
@@ -120,8 +125,7 @@ def _golden(rows: Sequence[dict[str, str]], found: AskedCases) -> None:
             file = read_layout_text(text, "")
             model = file.model()
             fields, _, _ = file.request(model, {}, devices)
-            asked = read_request(fields)
-            asked["parallelism"].check(model)
+            layout = _layout(model, fields)
         except UsageError as error:
             found.left_out.append(f"{GOLDEN}: {str(error).removeprefix(': ')}")
             continue
@@ -132,7 +136,7 @@ def _golden(rows: Sequence[dict[str, str]], found: AskedCases) -> None:
                 name=f"{row['case']}, {row['device']}",
                 device=_GOLDEN_DEVICES[row["device"]],
                 model=model,
-                parallelism=asked["parallelism"],
+                parallelism=layout,
                 dtype="bfloat16" if {"--bf16", "--fp16"} & arguments.keys() else "float32",
                 measured_bytes=float(row["max_allocated_bytes"]),
                 logged_stage="last",
@@ -199,14 +203,12 @@ def _mlperf_case(row: Mapping[str, str]) -> AskedCase:
             "loss": "plain",
             "fp8_activation_store": number["cp"] == 1,
         }
-    asked = read_request(fields)
-    asked["parallelism"].check(model)
     return AskedCase(
         source=f"{MLPERF} {row['benchmark']}",
         name=row["group"],
         device=_MLPERF_DEVICES.get(row["device"], row["device"].lower()),
         model=model,
-        parallelism=asked["parallelism"],
+        parallelism=_layout(model, fields),
         dtype="bfloat16",
         measured_bytes=float(row["max_memory"]) * _GIB if row["max_memory"] else None,
         logged_stage="first",
@@ -214,16 +216,11 @@ def _mlperf_case(row: Mapping[str, str]) -> AskedCase:
 
 
 def _titan(rows: Sequence[dict[str, str]], found: AskedCases) -> None:
+    columns = {"tp": "tp", "pp": "pp", "cp": "cp", "dp": "fsdp", "micro_batch": "local_batch"}
     for row in rows:
-        dp = int(row["fsdp"])
-        cp = int(row["cp"])
         model = load_model(row["model"]).with_sequence_length(int(row["sequence"]))
         fields: dict[str, Any] = {
-            "tp": int(row["tp"]),
-            "pp": int(row["pp"]),
-            "cp": cp,
-            "dp": dp,
-            "micro_batch": int(row["local_batch"]),
+            **{field: int(row[column]) for field, column in columns.items()},
             "micro_batches": 1,
             "sequence_parallel": int(row["tp"]) > 1,
             "fp8_recipe": "none" if row["precision"] == "bf16" else "tensorwise",
@@ -237,22 +234,14 @@ def _titan(rows: Sequence[dict[str, str]], found: AskedCases) -> None:
             "reduce_dtype": "float32",
             "zero": 3,
         }
-        asked = read_request(fields)
         found.cases.append(
             AskedCase(
                 source=TITAN,
-                name=", ".join(
-                    (
-                        f"{row['model']} on {row['gpus']}",
-                        row["precision"],
-                        f"compile {row['compile']}",
-                        f"{row['sequence']} tokens",
-                        row["activation_checkpointing"],
-                    )
-                ),
+                name="{model} on {gpus}, {precision}, compile {compile}, {sequence} tokens, "
+                "{activation_checkpointing}".format(**row),
                 device="h200-sxm" if "H200" in row["device"] else "h100-sxm-96gb",
                 model=model,
-                parallelism=asked["parallelism"],
+                parallelism=_layout(model, fields),
                 dtype="bfloat16",
                 measured_bytes=float(row["memory_gib"]) * _GIB,
             )

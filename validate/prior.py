@@ -127,11 +127,8 @@ def validate_prior(
 ) -> PriorValidation:
     """Correct the prior `bundle` by points of the database's device, and compare with held-out rows.
 
-    `without` leaves out operators, or one of their roles: `flash_attention`, `adam:first_stage`.
-
-    Raises:
-        UsageError: the database holds several devices, kinds of software or dtypes.
-        DataError: it holds nothing that the prior answers.
+    `without` leaves out operators, or one of their roles: `flash_attention`, `adam:first_stage`. UsageError where the
+    database holds several devices, kinds of software or dtypes, DataError without anything that the prior answers.
     """
     scope = Scope.choose(database, dtype="", hardware="", software="", fabric="")
     statistic = statistic_of_all(scope.samples)

@@ -10,6 +10,8 @@ from kernelcast.collector.training.job_result import JobResult
 from kernelcast.collector.training.steps import train_jobs
 from kernelcast.runtime import Cluster, DataError, Estimate, Estimator
 from kernelcast.runtime.errors import UsageError, error_context
+from kernelcast.runtime.json_text import values_of
+from kernelcast.runtime.request.fields import TimelineKind
 from kernelcast.store import Database, MeasuredStep
 from kernelcast.validate.run_config import RunConfig
 from kernelcast.validate.run_report import ComparedJob, RunReport
@@ -17,6 +19,7 @@ from kernelcast.validate.run_steps import COMMAND, known_steps, step_of, store_p
 
 Progress = Callable[[int, int, str], None]
 """Called after every turn: turns done and in total, over all repetitions, and the layout of the last one."""
+_BOTH: tuple[TimelineKind, ...] = ("simulate", "closed-form")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,17 +41,10 @@ def predict_jobs(config: RunConfig, estimator: Estimator) -> dict[TrainingJob, t
     for job in config.jobs:
         if job.dtype != dtype:
             raise UsageError(f"bundle {estimator.bundle.path} was measured in {dtype}, asked is {job.dtype}")
+        asked = values_of(job, "model", "parallelism", "bucket_entries")
+        asked["cluster"] = Cluster(gpus_per_node=job.parallelism.world_size)
         with error_context(f"{job.model.name} ({job.label})"):
-            simulated, closed = (
-                estimator.predict(
-                    model=job.model,
-                    parallelism=job.parallelism,
-                    cluster=Cluster(gpus_per_node=job.parallelism.world_size),
-                    bucket_entries=job.bucket_entries,
-                    timeline=timeline,
-                )
-                for timeline in ("simulate", "closed-form")
-            )
+            simulated, closed = (estimator.predict(**asked, timeline=one) for one in _BOTH)
         found[job] = (simulated, closed)
     return found
 
@@ -63,11 +59,8 @@ def validate_run(
 ) -> RunReport:
     """Train configurations missing from the database, store each repetition, and compare with predictions.
 
-    `keys_of` gives the fingerprints for a number of processes on this node.
-
-    Raises:
-        UsageError, DataError: a configuration cannot be predicted (before anything is trained).
-        DataError: a worker failed or took too long. Turns finished before are stored.
+    `keys_of` gives the fingerprints for a number of processes on this node. UsageError or DataError, before anything is
+    trained, where a configuration cannot be predicted; DataError where a worker fails: turns before that are stored.
     """
     predicted = predict_jobs(config, estimator)
     known = (

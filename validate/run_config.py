@@ -8,7 +8,7 @@ from typing import Any, Self
 from kernelcast.collector.training.job import TrainingJob
 from kernelcast.runtime import UsageError
 from kernelcast.runtime.errors import error_context, shown, shown_path
-from kernelcast.runtime.request.field_types import require_integer
+from kernelcast.runtime.request.field_types import whole
 from kernelcast.runtime.request.fields import LAYOUT
 from kernelcast.runtime.small_file import read_toml
 from kernelcast.validate.runs import RunModels, only_known, request_of, runs_and_defaults
@@ -54,7 +54,7 @@ class RunConfig:
         runs, defaults = runs_and_defaults(document, _RUN_FIELDS)
         numbers = {name: document.get(name, default) for name, (default, _) in _NUMBERS.items()}
         for name, value in numbers.items():
-            require_integer(name, value, low=_NUMBERS[name][1], high=_MOST)
+            whole(_NUMBERS[name][1], _MOST).check(name, value)
         models = RunModels.of(document.get("models", {}), folder=folder)
         jobs = [_job(number, run, defaults, models, dtype) for number, run in enumerate(runs, start=1)]
         if len(set(jobs)) < len(jobs):

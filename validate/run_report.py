@@ -177,8 +177,7 @@ class ComparedJob:
             "traced_gaps_s": None if traced is None else traced[1],
             "repetitions": [
                 {
-                    "measured_s": step.min_s,
-                    **values_of(step, "p10_s", "median_s"),
+                    **values_of(step, measured_s="min_s", p10_s="p10_s", median_s="median_s"),
                     "steps": len(step.repetitions_s),
                     "error": self.simulated.step_time_s / (step.min_s or 1.0) - 1,
                     **values_of(step, "reference_us", "measured_at"),
@@ -186,13 +185,9 @@ class ComparedJob:
                 for step in self.steps
             ],
             "components": [
-                {
-                    "name": name,
-                    "predicted_s": predicted_s,
-                    "measured_s": measured_s,
-                    "error": predicted_s / measured_s - 1 if measured_s else None,
-                }
-                for name, predicted_s, measured_s in self.components()
+                dict(zip(("name", "predicted_s", "measured_s"), row, strict=True))
+                | {"error": row[1] / row[2] - 1 if row[2] else None}
+                for row in self.components()
             ],
             "operators": [one.to_dict() for one in self.operators()],
             "warnings": [str(warning) for warning in self.simulated.warnings],

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from kernelcast.runtime import UsageError
 from kernelcast.runtime.errors import one_line, shown
 from kernelcast.runtime.estimate.estimate import Estimate
+from kernelcast.runtime.json_text import values_of
 from kernelcast.runtime.request.fields import LAYOUT
 from kernelcast.runtime.stack import (
     DEFAULT_SHARE,
@@ -352,9 +353,7 @@ def _fitted_runs(known: Sequence[tuple[AskedFile, ScoredStep]]) -> tuple[FittedR
     return tuple(
         FittedRuns(
             file=path.name,
-            digest=files[path].file.digest,
-            asked=files[path].asked,
-            bundle_digest=files[path].estimator.bundle.digest,
+            **values_of(files[path], "file.digest", "asked", bundle_digest="estimator.bundle.digest"),
             fabric=files[path].fabric_name,
             steps=count,
         )

@@ -20,42 +20,18 @@ from kernelcast.validate.runs import MeasuredRun, RunsFile
 
 FORMAT = "kernelcast.steps/1"
 SHIPPED = (
-    "perlmutter",
-    "vista",
-    "llm-foundry-a100-40gb",
-    "llm-foundry-a100-80gb",
-    "simumax-b200",
-    "simumax-b200-experts",
-    "simumax-b200-context",
-)
+    "perlmutter", "vista", "llm-foundry-a100-40gb", "llm-foundry-a100-80gb", "simumax-b200",
+    "simumax-b200-experts", "simumax-b200-context",
+)  # fmt: skip
 """Runs files in this folder; each names its device and its fabric."""
 _BYTES_PER_GIB = 1 << 30
 _FOLDER = Path(str(files("kernelcast.validate")))
-TODAY = tuple(
-    f"{source}-{device}"
-    for source, devices in (
-        ("megatron-bridge", ("h100", "b200", "b300", "gb200", "gb300")),
-        ("torchtitan", ("h100", "h200")),
-        (
-            "mlperf",
-            (
-                "h100",
-                "h200",
-                "h200-nvl",
-                "b200",
-                "b300",
-                "gb200",
-                "gb300",
-                "mi300x",
-                "mi325x",
-                "mi350x",
-                "mi355x",
-                "l40s",
-            ),
-        ),
-    )
-    for device in devices
-)
+_DEVICES = {
+    "megatron-bridge": "h100 b200 b300 gb200 gb300",
+    "torchtitan": "h100 h200",
+    "mlperf": "h100 h200 h200-nvl b200 b300 gb200 gb300 mi300x mi325x mi350x mi355x l40s",
+}
+TODAY = tuple(f"{source}-{device}" for source, devices in _DEVICES.items() for device in devices.split())
 """Runs files of steps of 2024 to 2026, which are scored where they are named."""
 _AS_STATED: Mapping[str, Any] = MappingProxyType({})
 
@@ -114,20 +90,16 @@ class ScoredStep:
         return None if self.estimate is None else self.estimate.memory.fits
 
     def to_dict(self) -> dict[str, Any]:
-        run, estimate = self.run, self.estimate
+        run, predicted = self.run, self.estimate and self.estimate.memory.largest_bytes / _BYTES_PER_GIB
         return {
-            "label": run.label,
-            "model": run.model.name,
-            "sequence_length": run.model.sequence_length,
+            **values_of(run, "label", model="model.name", sequence_length="model.sequence_length"),
             **asdict(run.parallelism),
             **values_of(self, "run.measured_s", predicted_s="estimate.step_time_s"),
             **plain_values(self, "estimate.interval_s"),
             **values_of(self, "error", "is_inside"),
             **values_of(run, "kind", "flag", "is_steady", "published_error"),
             "measured_memory_gib": None if run.memory_gib is None else max(run.memory_gib),
-            "predicted_memory_gib": None
-            if estimate is None
-            else estimate.memory.largest_bytes / _BYTES_PER_GIB,
+            "predicted_memory_gib": predicted,
             **plain_values(self, "memory_errors", "fits", "margin_gib", "reason"),
         }
 
@@ -274,11 +246,9 @@ def score_steps(
     """
     return tuple(
         ScoredFile(
-            path=one.path,
-            file=one.file,
-            asked=one.asked,
-            bundle_digest=one.estimator.bundle.digest,
-            fabric=one.fabric_name,
+            **values_of(
+                one, "path", "file", "asked", bundle_digest="estimator.bundle.digest", fabric="fabric_name"
+            ),
             steps=tuple(one.score(stack, timeline=timeline, changed=changed)),
             stack=stack,
             timeline=timeline,

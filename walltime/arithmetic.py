@@ -88,9 +88,8 @@ def walltime(
 ) -> Walltime:
     """Time of a job of `steps`; `margin` is a fraction that is added to the upper end.
 
-    Raises:
-        UsageError: it is longer than `max_time_s`, and there are no checkpoints from which a next job could go
-            on, or not even a checkpoint's interval fits into one job.
+    UsageError where it is longer than `max_time_s`, and there are no checkpoints from which a next job could go on, or
+    not even a checkpoint's interval fits into one job.
     """
     high_s = overheads.job_s(steps, step.high_s, lost=1.0)
     needed_s = (1 + margin) * high_s

@@ -93,10 +93,7 @@ COLLECTIVES: Mapping[str, Collective] = MappingProxyType(
 def check_memory(op: Operator, entries: int, size: int, element_bytes: int, *, processes: int) -> None:
     """Check that this node's memory holds twice the buffers of `processes` processes, each in a group of `size`.
 
-    Twice, because gloo makes copies. The system would kill a process rather than report a lack of memory.
-
-    Raises:
-        MemoryError: it does not.
+    Twice, because gloo makes copies. The system would kill a process where memory lacks: a MemoryError.
     """
     # Where links carry more entries in larger groups, every process receives the input of all.
     gathers = op.ring_passes is not None and op.ring_passes[1] > 0

@@ -45,11 +45,7 @@ _MOST_AGAIN = 2
 def comm_points(
     plan: Plan, chosen: list[Layout], element_bytes: int, operators: tuple[str, ...] = ()
 ) -> list[CommPoint]:
-    """The points of a collection: the plan's sizes of every collective in every layout; messages only in pairs.
-
-    Raises:
-        UsageError: the plan's smallest message holds no element for each process, or a named operator is not planned.
-    """
+    """The points of a collection: the plan's sizes of every collective in every layout; messages only in pairs."""
     planned = planned_operators(plan, operators, collectives=True)
     points = []
     for layout in chosen:
@@ -86,7 +82,7 @@ def what_to_exchange(
 
     Raises:
         UsageError: unknown device, dtype or operator, fewer devices than processes, layouts that cannot be formed, or
-            for which the plan has no messages.
+            for which the plan has no messages, or too small ones.
     """
     place = settings.place()
     if place.device.type == "cuda":

@@ -42,8 +42,7 @@ class Layout:
 def layouts(text: str, world: World) -> list[Layout]:
     """Layouts that `--layouts` names, such as `1x2,tp4`; empty means all possible ones, with sizes in powers of two.
 
-    Raises:
-        UsageError: another text, or a layout that these processes cannot form.
+    UsageError for another text, or a layout that these processes cannot form.
     """
     if text.strip():
         shapes = {_named(item.strip(), world) for item in text.split(",")}

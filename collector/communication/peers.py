@@ -34,7 +34,10 @@ class FailedAloneError(DataError):
 
 
 class Peers:
-    """All processes, made by `joined`. Values that they agree on travel over gloo, which needs no GPU memory."""
+    """All processes, made by `joined`. Values that they agree on travel over gloo, which needs no GPU memory.
+
+    Methods that need the other processes raise LostPeersError where one of them is gone.
+    """
 
     def __init__(self, world: World, place: torch.device, watchdog: Watchdog) -> None:
         self.world, self.place = world, place
@@ -48,31 +51,19 @@ class Peers:
         return self._watchdog.interrupted
 
     def barrier(self) -> None:
-        """Wait for all processes.
-
-        Raises:
-            LostPeersError: one of them is gone.
-        """
+        """Wait for all processes."""
         with self._contact():
             dist.barrier(group=self._control)
 
     def gather(self, value: T) -> list[T]:
-        """Every process's value, on every process, in order of rank.
-
-        Raises:
-            LostPeersError: one of them is gone.
-        """
+        """Every process's value, on every process, in order of rank."""
         found: list[T | None] = [None] * self.world.size
         with self._contact():
             dist.all_gather_object(found, value, group=self._control)
         return found  # type: ignore[return-value]
 
     def from_first(self, value: T) -> T:
-        """Process 0's value, on every process.
-
-        Raises:
-            LostPeersError: one of them is gone.
-        """
+        """Process 0's value, on every process."""
         box = [value]
         with self._contact():
             dist.broadcast_object_list(box, src=0, group=self._control)
@@ -107,11 +98,7 @@ class Peers:
 
 @contextmanager
 def joined(world: World, place: torch.device, *, timeout_s: float, watchdog: Watchdog) -> Iterator[Peers]:
-    """Join the other processes, and leave them when all are done.
-
-    Raises:
-        LostPeersError: they cannot be reached, or one of them is gone.
-    """
+    """Join the other processes, and leave them when all are done; LostPeersError where one cannot be reached."""
     backend = "nccl" if place.type == "cuda" else "gloo"
     # The watchdog ends this process `timeout_s` after its last contact with the others.
     with _losses(place):

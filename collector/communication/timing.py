@@ -69,7 +69,6 @@ def time_point(point: CommPoint, peers: Peers, dtype: torch.dtype, effort: Effor
     Raises:
         Untimed: one process could not measure (memory, a missing feature), so none did; raised on all of them.
         FailedAloneError: this process ran out of memory inside the collective.
-        LostPeersError: one of them is gone.
     """
     members = peers.members(point.layout)
     exchange = together(peers, lambda: _build(point, members, peers, dtype))
@@ -100,12 +99,7 @@ def time_point(point: CommPoint, peers: Peers, dtype: torch.dtype, effort: Effor
 
 
 def together(peers: Peers, work: Callable[[], T]) -> T:
-    """Run `work` on every process; a failure of one is raised on all, so that none waits for it.
-
-    Raises:
-        Untimed: one of them failed; raised on all of them.
-        LostPeersError: one of them is gone.
-    """
+    """Run `work` on every process; a failure of one is raised on all as Untimed, so that none waits for it."""
     failure: tuple[Status, str] | None = None
     try:
         done = work()

@@ -21,11 +21,7 @@ _SCONTROL_SECONDS = 20.0
 
 
 def tasks_per_node(environment: Mapping[str, str], size: int) -> int:
-    """Tasks on each node of the step, equal on all nodes; `size` is their total.
-
-    Raises:
-        UsageError: nodes with different numbers of tasks, or an unreadable variable.
-    """
+    """Tasks on each node of the step, equal on all nodes (else a UsageError); `size` is their total."""
     text = environment.get("SLURM_STEP_TASKS_PER_NODE") or environment.get("SLURM_TASKS_PER_NODE", "")
     counts: list[int] = []
     for part in text.split(","):
@@ -44,11 +40,7 @@ def tasks_per_node(environment: Mapping[str, str], size: int) -> int:
 
 
 def rendezvous(environment: Mapping[str, str], *, nodes: int) -> str:
-    """Where the step's processes meet, as torch's init_method; MASTER_ADDR and MASTER_PORT take precedence.
-
-    Raises:
-        UsageError: the first node's name cannot be resolved here.
-    """
+    """Where the step's processes meet, as torch's init_method; MASTER_ADDR and MASTER_PORT take precedence."""
     address = environment.get("MASTER_ADDR", "")
     if not address:
         listed = environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_JOB_NODELIST", "")
@@ -157,8 +149,7 @@ class World:
     def from_launcher(cls, environment: Mapping[str, str] = os.environ) -> "World":
         """Read the launcher's variables; torchrun's take precedence, because another launcher may have started it.
 
-        Raises:
-            UsageError: no launcher, a single process, or nodes with different numbers of processes.
+        UsageError without a launcher or an address, for a single process, or nodes with different numbers of processes.
         """
         if any(environment.get(name) for name in _TORCHRUN.values()):
             return cls(**_numbers(environment, _TORCHRUN))

@@ -1,6 +1,7 @@
 """The tensor functions of a transformer step, shared by the benches and the model that trains for real."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import cache
 from importlib import import_module
 from importlib.metadata import version
@@ -83,14 +84,7 @@ def causal_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """
     if query.device.type == "cuda" and (out := flash_attn(query, key, value)) is not None:
         return out.flatten(2)
-    grouped = key.shape[2] != query.shape[2]
-    inputs = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
-    if query.device.type == "cuda":
-        with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
-            out = F.scaled_dot_product_attention(*inputs, is_causal=True, enable_gqa=grouped)
-    else:
-        out = F.scaled_dot_product_attention(*inputs, is_causal=True, enable_gqa=grouped)
-    return out.transpose(1, 2).flatten(2)
+    return _fused_attention(query, key, value, None, is_causal=True)
 
 
 def windowed_mask(queries: int, keys: int, window: int, *, device: torch.device) -> Tensor:
@@ -108,13 +102,18 @@ def masked_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | N
 
     `mask` is bool [l, l_key]; None where every query sees every key. On CUDA, torch's flash kernel takes no mask.
     """
-    grouped = key.shape[2] != query.shape[2]
+    return _fused_attention(query, key, value, mask, is_causal=False)
+
+
+def _fused_attention(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *, is_causal: bool
+) -> Tensor:
     inputs = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
-    if mask is None and query.device.type == "cuda":
-        with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
-            out = F.scaled_dot_product_attention(*inputs, enable_gqa=grouped)
-    else:
-        out = F.scaled_dot_product_attention(*inputs, attn_mask=mask, enable_gqa=grouped)
+    flash = mask is None and query.device.type == "cuda"
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION) if flash else nullcontext():
+        out = F.scaled_dot_product_attention(
+            *inputs, attn_mask=mask, is_causal=is_causal, enable_gqa=key.shape[2] != query.shape[2]
+        )
     return out.transpose(1, 2).flatten(2)
 
 

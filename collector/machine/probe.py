@@ -45,11 +45,7 @@ class Fingerprints:
 
 
 def resolve_device(name: str) -> torch.device:
-    """The device of a name; `auto` is the GPU where one exists, else the CPU.
-
-    Raises:
-        UsageError: the device is unknown or missing.
-    """
+    """The device of a name; `auto` is the GPU where one exists, else the CPU. UsageError for an unknown one."""
     if name not in ("auto", "cpu", "cuda"):
         raise UsageError(f"device {name!r} is unknown; expected auto, cpu or cuda")
     if name == "cuda" and not torch.cuda.is_available():

@@ -72,10 +72,7 @@ def _slurm_cores(environment: Mapping[str, str]) -> int:
 def available_memory_bytes() -> int:
     """Free memory of this node, within the limits of this process's control groups.
 
-    Slurm and containers set such limits; a process that exceeds them is killed without a message.
-
-    Raises:
-        OSError: the system does not report it.
+    Slurm and containers set such limits; a process that exceeds them is killed without a message. OSError if not known.
     """
     for line in _MEMORY.read_text(encoding="ascii").splitlines():
         if line.startswith("MemAvailable:"):

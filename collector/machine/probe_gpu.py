@@ -111,8 +111,7 @@ _QUERY_TIMEOUT_S = 30
 def _nvidia_smi(*arguments: str) -> str:
     """Output of nvidia-smi, or empty where it is missing or fails (ROCm, containers without it).
 
-    Raises:
-        DataError: it hangs; without its output the same GPU would get another fingerprint.
+    DataError where it hangs: without its output the same GPU would get another fingerprint.
     """
     if shutil.which("nvidia-smi") is None:
         return ""

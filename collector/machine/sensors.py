@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Self
 
 import torch
 
@@ -39,18 +39,11 @@ class Reading:
         return cls(**{f.name: _mean(getattr(one, f.name) for one in listed) for f in fields(cls)})
 
 
-class Sensors(Protocol):
-    """Sensors of a device."""
+class Sensors:
+    """Sensors of a device; this device has none."""
 
     def read(self) -> Reading:
         """The present values."""
-
-
-class NoSensors:
-    """A device without sensors."""
-
-    def read(self) -> Reading:
-        """A reading without values."""
         return Reading()
 
 
@@ -72,7 +65,7 @@ class PowerMeter:
         return (energy_j - last[1]) / (now - last[0])
 
 
-class GpuSensors:
+class GpuSensors(Sensors):
     """Sensors of one NVIDIA GPU."""
 
     def __init__(self, gpu: Gpu) -> None:
@@ -89,7 +82,7 @@ class GpuSensors:
         )
 
 
-class CpuSensors:
+class CpuSensors(Sensors):
     """Sensors of this machine's CPUs, read below `root`; the clock is the mean over `cores` (empty: all allowed)."""
 
     def __init__(self, cores: Sequence[int] = (), *, root: Path = _ROOT) -> None:
@@ -149,7 +142,7 @@ def sensors_of(device: torch.device, cores: Sequence[int] = ()) -> Sensors:
     if device.type == "cpu":
         return CpuSensors(cores)
     gpu = Gpu.find(device) if device.type == "cuda" else None
-    return NoSensors() if gpu is None else GpuSensors(gpu)
+    return Sensors() if gpu is None else GpuSensors(gpu)
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

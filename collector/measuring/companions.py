@@ -98,11 +98,7 @@ _NAME = "companion process"
 
 
 def check_processes(processes: int, place: Place, *, threads: int) -> None:
-    """Check that `processes` processes can measure here at once.
-
-    Raises:
-        UsageError: there are fewer devices, or fewer cores for their threads.
-    """
+    """Refuse more `processes` than there are devices here, or cores for their threads: a UsageError."""
     if processes < 1:
         raise UsageError(f"processes per node: found {processes}, expected 1 or more")
     if processes == 1:
@@ -140,8 +136,7 @@ class Companions(Closeable):
     def running(self, point: Point) -> Iterator[None]:
         """Run `point` in every companion during the block.
 
-        Raises:
-            CompanionError: one of them cannot, or stopped early; an error of the block itself takes precedence.
+        CompanionError where one of them cannot, or stopped early; an error of the block itself takes precedence.
         """
         if self.processes == 1:
             yield

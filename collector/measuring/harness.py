@@ -69,11 +69,7 @@ def measure(
     effort: Effort,
     load: BurstLoad | None = None,
 ) -> Mapping[Direction, list[Repetition]]:
-    """Time a newly built bench under a `load` (none: a burst); repetitions in µs, per direction.
-
-    Raises:
-        DataError: the trace lacks repetitions.
-    """
+    """Time a newly built bench under a `load` (none: a burst); repetitions in µs, per direction."""
     bench.prepare()
     caches, load = CacheState(place.device), load or BurstLoad(place.device)
     began = started = now = time.monotonic()
@@ -233,11 +229,7 @@ def synchronise(device: torch.device) -> None:
 
 
 def profiled(device: torch.device, work: Callable[[], None]) -> Trace:
-    """Run `work` under the profiler and read the trace that Kineto writes.
-
-    Raises:
-        DataError: Kineto wrote nothing readable.
-    """
+    """Run `work` under the profiler and read the trace that Kineto writes; DataError where it is not readable."""
     # Without it Kineto prints a line at every start and stop; it reads the variable at its first use.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     activities = [ProfilerActivity.CPU]

@@ -68,9 +68,7 @@ class HelperProcess:
         theirs.close()
 
     def check(self) -> None:
-        """Raises:
-        CompanionError: it has ended.
-        """
+        """CompanionError where it has ended."""
         if not self._process.is_alive():
             raise CompanionError(self._name, f"ended, {_exit_of(self._process.exitcode)}")
 
@@ -82,11 +80,7 @@ class HelperProcess:
             return
 
     def answer(self) -> str:
-        """The next message.
-
-        Raises:
-            CompanionError: the process has ended, or does not answer.
-        """
+        """The next message; CompanionError where the process has ended, or does not answer."""
         try:
             if self._connection.poll(_ANSWER_SECONDS):
                 return str(self._connection.recv())
@@ -133,11 +127,7 @@ class BusyCores(Closeable):
         return self
 
     def check(self) -> None:
-        """Start the process, or check that it still runs.
-
-        Raises:
-            CompanionError: it has ended, or does not start; the next call starts a new one.
-        """
+        """Start the process, or check that it still runs: CompanionError if not, and the next call starts a new one."""
         if not self._cores:
             return
         try:

@@ -13,7 +13,7 @@ import time
 
 import torch
 
-from kernelcast.collector.machine.sensors import NoSensors, Reading, Sensors
+from kernelcast.collector.machine.sensors import Reading, Sensors
 from kernelcast.runtime.hardware.devices import Load
 
 FIRST_SECONDS = 10.0
@@ -37,7 +37,7 @@ class BurstLoad:
 
     def __init__(self, device: torch.device, sensors: Sensors | None = None) -> None:
         self._device = device
-        self._sensors = sensors or NoSensors()
+        self._sensors = sensors or Sensors()
         self._readings: list[Reading] = []
 
     def before_block(self) -> None:

@@ -50,10 +50,7 @@ class Measurer(Closeable):
     end this process without a message.
 
     Under sustained `load` (load.py) the device computes for `effort.settle_seconds` before the first point, and all
-    cores of a CPU until it is closed.
-
-    Raises:
-        UsageError: more processes than devices or cores.
+    cores of a CPU until it is closed. Errors as `check_processes`.
     """
 
     def __init__(

@@ -5,7 +5,7 @@ from functools import cache, lru_cache
 from itertools import product
 from typing import get_args
 
-from kernelcast.collector.plans.plan_ranges import Plan, Ranges
+from kernelcast.collector.plans.plan_ranges import Ranges
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.operators import OPERATORS, Vector
 from kernelcast.runtime.request.fields import ContextExchange
@@ -27,12 +27,8 @@ _DEGREES = ("tensor_parallel", "context_parallel", "expert_parallel")
 _REMEMBERED = 1 << 12
 
 
-def model_workloads(plan: Plan, picked: Mapping[str, float]) -> Workloads:
+def model_workloads(models: tuple[ModelConfig, ...], picked: Mapping[str, float]) -> Workloads:
     """Workloads of every operator and role that the picked model calls; empty where the layout does not fit it."""
-    return _picked_workloads(plan.models, picked)
-
-
-def _picked_workloads(models: tuple[ModelConfig, ...], picked: Mapping[str, float]) -> Workloads:
     degrees = tuple(int(picked.get(name, 1)) for name in _DEGREES)
     model = models[int(picked["model"])]
     return _workloads(
@@ -40,20 +36,16 @@ def _picked_workloads(models: tuple[ModelConfig, ...], picked: Mapping[str, floa
     )
 
 
-def model_columns(plan: Plan) -> tuple[Column, ...]:
-    """Every operator and role that one of the plan's models calls, in the order of the table of operators."""
-    return _columns(plan.models, plan.ranges)
-
-
 @cache
-def _columns(models: tuple[ModelConfig, ...], ranges: Ranges) -> tuple[Column, ...]:
+def model_columns(models: tuple[ModelConfig, ...], ranges: Ranges) -> tuple[Column, ...]:
+    """Every operator and role that one of a plan's models calls, in the order of the table of operators."""
     axes = {"model": tuple(range(len(models)))} | ranges.axes()
     always = {name: axes[name][0] for name in ("micro_batch", "layers")}
     ways = {name: axes.get(name, (1,)) for name in ("model", "sequence_length", *_DEGREES)}
     found = {
         column
         for values in product(*ways.values())
-        for column in _picked_workloads(models, always | dict(zip(ways, values, strict=True)))
+        for column in model_workloads(models, always | dict(zip(ways, values, strict=True)))
     }
     return tuple(
         (name, role) for name, row in OPERATORS.items() for role in row.roles if (name, role) in found

@@ -31,10 +31,8 @@ _DRAWN_AT_ONCE = 64
 def compute_points(plan: Plan, operators: tuple[str, ...] = ()) -> list[Point]:
     """The points of a plan. Operators and roles take turns: drift of the machine then affects all of them equally.
 
-    The same plan gives the same points. `operators` keeps only the named ones.
-
-    Raises:
-        UsageError: a named operator is unknown or a collective, or the plan has no shape for an operator.
+    The same plan gives the same points. `operators` keeps only the named ones. UsageError where the plan has no shape
+    for an operator, and as `planned_operators`.
     """
     columns = [column for op in planned_operators(plan, operators) for column in columns_of(op.name, plan)]
     if not plan.shapes_per_operator:
@@ -43,11 +41,7 @@ def compute_points(plan: Plan, operators: tuple[str, ...] = ()) -> list[Point]:
 
 
 def distinct_points(plan: Plan, operators: Sequence[Operator]) -> dict[str, list[Point]]:
-    """For each operator, a point for every distinct workload vector in the plan's ranges; its roles take turns.
-
-    Raises:
-        UsageError: an operator has no vector within the plan's limits.
-    """
+    """For each operator, a point for every distinct workload vector in the plan's ranges; its roles take turns."""
     columns = {op.name: columns_of(op.name, plan) for op in operators}
     found = every_workload(plan, [column for own in columns.values() for column in own])
     return {name: _in_turns(plan, {column: found[column] for column in own}) for name, own in columns.items()}
@@ -59,9 +53,7 @@ def planned_operators(
     """The operators of a plan that one device runs alone, or its collectives; `operators` keeps only the named ones.
 
     A plan that names no collective means all of them. Operators that no step calls are measured only where named.
-
-    Raises:
-        UsageError: a named operator is unknown, of the other kind or not in the plan, or the plan has none of the kind.
+    UsageError where a named operator is unknown, of the other kind or not planned, or the plan has none of the kind.
     """
     kind = [op for op in OPERATORS.values() if op.is_collective == collectives and _is_collected(op.name)]
     if unknown := sorted(set(operators) - {op.name for op in kind}):

@@ -24,9 +24,7 @@ def shipped_plans() -> list[str]:
 def load_plan(name_or_path: str) -> Plan:
     """A plan that ships (`quick`, `paper`, `validate`) or a TOML file.
 
-    Raises:
-        UsageError: there is no such plan, or a field is wrong.
-        DataError: the file cannot be read or is not TOML.
+    UsageError where there is no such plan, or a field is wrong; DataError where the file cannot be read or is not TOML.
     """
     where = f"plan {shown_path(name_or_path)}"
     shipped = shipped_plans()

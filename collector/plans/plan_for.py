@@ -22,11 +22,8 @@ _SHAPES, _SEED = 26, 18
 def plan_for(names: Sequence[str], layouts: str = "", *, sequence_length: int | None = None) -> Plan:
     """The plan for models by name or file (see `load_model`) and `layouts`, degrees such as `tp2,tp4,cp2,ep8,pp4`.
 
-    Degrees of 1 are always included. `sequence_length` replaces the models' own.
-
-    Raises:
-        UsageError: a model is unknown, or a text is no degree.
-        DataError: a model's file cannot be read.
+    Degrees of 1 are always included. `sequence_length` replaces the models' own. UsageError where a text is no degree,
+    and as `load_model`.
     """
     models = tuple(load_model(name, sequence_length=sequence_length) for name in names)
     degrees = _degrees(layouts)

@@ -117,11 +117,8 @@ class Plan(Record):
     the named collectives are measured, at these entries; without it all, at the sizes of `messages`. `load` is the
     device's load while operators other than collectives are measured.
 
-    A plan with `models` takes sizes from them, and has ranges of layouts only. `device` is the kind of device that its
-    sizes suit; empty: any.
-
-    Raises:
-        UsageError: it has both models and ranges of their sizes, or neither.
+    A plan with `models` takes sizes from them, and has ranges of layouts only (else a UsageError). `device` is the kind
+    of device that its sizes suit; empty: any.
     """
 
     OPTIONAL: ClassVar[tuple[str, ...]] = WITH_DEFAULT

@@ -187,11 +187,7 @@ class _Shapes:
         self._known: dict[tuple[_Source, tuple[tuple[str, float], ...]], tuple[Vector, ...]] = {}
 
     def of(self, picked: Picked, columns: Sequence[Column]) -> dict[Column, Sequence[Vector]]:
-        """Shapes by column.
-
-        Raises:
-            UsageError: a size that no model may have.
-        """
+        """Shapes by column; errors as `workloads`."""
         parts, sources = _part_calls(picked), _sources(self._axes)
         return {
             column: [shape for source in sources[column] for shape in self._at(picked, parts, source)]
@@ -242,7 +238,7 @@ def columns_of(operator: str, plan: Plan | None = None) -> list[Column]:
     that is only imported.
     """
     if plan is not None and plan.models:
-        return [column for column in model_columns(plan) if column[0] == operator]
+        return [column for column in model_columns(plan.models, plan.ranges) if column[0] == operator]
     axes = _EXAMPLE if plan is None else plan.axes()
     return [column for column in _sources(frozenset(axes)) if column[0] == operator]
 
@@ -281,15 +277,13 @@ def every_workload(plan: Plan, columns: Sequence[Column]) -> dict[Column, list[V
 def workloads(plan: Plan, picked: Picked, columns: Sequence[Column]) -> dict[Column, list[Vector]]:
     """The workloads within the plan's limits at which models of the picked sizes call each column.
 
-    Empty for impossible combinations of sizes (docs/plans.md, Impossible combinations).
-
-    Raises:
-        UsageError: a size that no model may have.
+    Empty for impossible combinations of sizes (docs/plans.md, Impossible combinations); UsageError for a size that no
+    model may have.
     """
     tokens = picked["micro_batch"] * picked["sequence_length"]
     found: Mapping[Column, Iterable[Vector]]
     if plan.models:
-        found = model_workloads(plan, picked)
+        found = model_workloads(plan.models, picked)
     elif _divides(picked):
         found = _shapes(frozenset(plan.axes())).of(picked, columns)
     else:

@@ -14,10 +14,9 @@ from kernelcast.runtime.step.sizes import padded_vocabulary
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingJob:
-    """One configuration. Gradients are summed in buckets of `bucket_entries` after the last backward pass.
+    """One configuration, which can be trained here (else a UsageError).
 
-    Raises:
-        UsageError: the model or layout is not one that can be trained here.
+    Gradients are summed in buckets of `bucket_entries` after the last backward pass.
     """
 
     model: ModelConfig
@@ -133,11 +132,7 @@ def _plain(value: Any) -> str:
 
 
 def require_trainable(model: ModelConfig) -> None:
-    """Refuse a model that the model definition does not cover.
-
-    Raises:
-        UsageError: names the field, the value found and the values that are trained.
-    """
+    """Refuse a model that the model definition does not cover: a UsageError names field, value and values trained."""
     for name, trained in _MODELS.items():
         _require(model, name, *trained)
     if model.rotary and model.head_size % 2:

@@ -75,10 +75,8 @@ class Layer(nn.Module):
     """The ops that `describe` lists for `sizes`, as one device of a layout runs them.
 
     Modules in `recomputed` are run again in the backward pass. `loss_scale` scales the load-balancing loss of routed
-    experts, whose gradients are added in the backward pass.
-
-    Raises:
-        UsageError: an op has no row in `ROWS`, or parameters that its row does not have.
+    experts, whose gradients are added in the backward pass. UsageError for an op without a row in `ROWS`, or with other
+    parameters than its row has.
     """
 
     def __init__(

@@ -24,10 +24,8 @@ def train_jobs(
 ) -> list[Turn]:
     """Train every job for real, in turns, with the number of processes that the largest job needs.
 
-    `on_turn` is called after each turn, so that its results survive later failures. The timeout is for one turn.
-
-    Raises:
-        DataError: a worker failed or no turn ended within the timeout; all workers are ended then.
+    `on_turn` is called after each turn, so that its results survive later failures. The timeout is for one turn; errors
+    as `run_workers`.
     """
     turns: list[Turn] = []
     request = TrainingRequest(

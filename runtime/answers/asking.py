@@ -71,37 +71,23 @@ class KernelChange:
         return 0.0 if held is None else OPERATORS[operator].flops(direction, vector) / held * _US_PER_S
 
     def warning(self, key: Key, ratio: TimeRatio, entry: RegressorEntry) -> AnswerWarning:
-        """What an answer says of a ratio that was applied.
-
-        Of its values, `factor` multiplies the times, and published ratios are within `log_half_width` of its logarithm.
-        """
+        """What an answer says of a ratio that was applied, published within `log_half_width` of its logarithm."""
         (_, direction), measured = key, measured_kernel(entry, self.manifest)
-        return AnswerWarning(
-            cause=Cause.SUBSTITUTED,
-            topic=f"kernel of {FUSED}",
-            severity=abs(math.log(ratio.factor)),
-            message=f"{FUSED} ({direction}): measured with {measured}, answered for {self.asked} by "
-            f"{ratio.factor:.2f} times the time, as published ({ratio.source})",
-            brief=f"{self.asked} by {ratio.factor:.2f} × {measured} ({direction})",
-            values={
-                "kind": KERNEL,
-                "operator": FUSED,
-                "direction": direction.value,
-                "asked": self.asked,
-                "measured": measured,
-                **values_of(ratio, "factor", "log_half_width", "source"),
-            },
+        message = (
+            f"{FUSED} ({direction}): measured with {measured}, answered for {self.asked} by {ratio.factor:.2f} times "
+            f"the time, as published ({ratio.source})"
         )
+        brief = f"{self.asked} by {ratio.factor:.2f} × {measured} ({direction})"
+        of = {"kind": KERNEL, "operator": FUSED, "direction": direction.value}
+        values = {**of, "asked": self.asked, "measured": measured}
+        values |= values_of(ratio, "factor", "log_half_width", "source")
+        topic, severity = f"kernel of {FUSED}", abs(math.log(ratio.factor))
+        return AnswerWarning(Cause.SUBSTITUTED, topic, message, brief, values, severity=severity)
 
 
 def kernel_change(asked: str, bundle: Bundle, factors: Factors | None = None) -> KernelChange | None:
-    """What answers for another kernel than the measured one; None where that is not asked.
-
-    `factors` are those that the answers are multiplied by.
-
-    Raises:
-        DataError: the kernel does not run on the bundle's device, which kernel was measured is not stated, no ratio of
-            both is published, or a stack's factor of attention already holds another kernel.
+    """What answers for another kernel than the measured one, None where that is not asked; `factors` multiply the
+    answers. DataError where the kernel does not run on the device, or which ratio of both counts is not known.
     """
     if asked == AS_MEASURED:
         return None
@@ -188,11 +174,9 @@ _UNKNOWN: Answer = (math.nan, math.nan, math.nan)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorTimes:
-    """Time, low and high end of the 90 % interval, in µs, of every distinct question; wider beyond the trained range.
-
-    `sources` names the regressor that answered. Operators that are left out of the sum are not among the answers.
-    `concerned` are the warnings, each with the questions whose answers it makes doubtful. `problems` names what the
-    bundle has no answer to; those answers are NaN.
+    """Time, low and high end of the 90 % interval, in µs, of every distinct question; wider beyond the trained range,
+    NaN for the `problems` that the bundle cannot answer. `sources` names the regressor; `concerned` are the warnings
+    with their questions.
     """
 
     answers: dict[Question, Answer] = field(default_factory=dict)
@@ -227,10 +211,9 @@ def ask(
     with_warnings: bool = True,
     kernel: KernelChange | None = None,
 ) -> OperatorTimes:
-    """Ask for the time of every question; a substitute, if any, answers for what the bundle lacks.
-
-    With `factors`, times and intervals are multiplied by the operator's factor, and with `kernel` fused attention is
-    answered for that one. Without `with_warnings`, ranges are not looked at, and intervals are those inside of them.
+    """The time of every question; a substitute answers for what the bundle lacks. `factors` multiply times and
+    intervals, `kernel` is fused attention's. Without `with_warnings`, intervals are those inside of the trained
+    ranges.
     """
     by_key: dict[Key, dict[Vector, list[str]]] = {}
     for key, vector, role in questions:

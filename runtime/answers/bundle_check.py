@@ -24,13 +24,8 @@ class BundleCheck:
 
 
 def check_bundle(path: str | os.PathLike[str]) -> BundleCheck:
-    """Check digests, manifest and bytes, load every model, and ask each at the corners of its training range.
-
-    An answer is a time of 1 ns to 100 years within its interval. Collectives are also asked for the largest and the
-    smallest size in every layout that they were measured in.
-
-    Raises:
-        DataError: the first thing that does not hold; names the bundle and the regressor.
+    """Check digests, manifest and bytes; ask each model at the corners of its range, collectives in every measured
+    layout: answers are 1 ns to 100 years, within their interval. DataError names the bundle and the regressor.
     """
     bundle = read_bundle(path)
     predictor = Predictor(bundle)

@@ -32,12 +32,9 @@ _US_PER_S = 1e6
 
 
 def cap_by_device(bundle: Bundle, found: OperatorTimes, power_limit_w: float = 0.0) -> None:
-    """Raise answers to what the bundle's device allows, where it is known: its peaks, and its sustained FLOP/s.
-
-    Sustained FLOP/s were measured elsewhere: times that this device itself took under sustained load stay as they are,
-    unless the step's devices have another power limit. That lowers the clock of every operator that computing limits,
-    not only of those that draw more: it is kept as a mean over many operators. The answer of a substitute takes at
-    least the launches of the operator's own kernels.
+    """Raise answers to what the device allows, where it is known: its peaks, and its sustained FLOP/s, measured
+    elsewhere. Times that this device itself took under sustained load stay, unless the step's devices have another
+    power limit, which lowers the clock of every operator that computing limits.
     """
     device = device_named(name) if (name := _device_name(bundle)) else None
     trained_in = bundle.manifest.dtype
@@ -125,10 +122,7 @@ _UNKNOWN: Answer = (math.nan, math.nan, math.nan)
 def ask_over_fabric(
     collectives: Collectives, questions: Iterable[Question], factors: Factors | None, *, with_warnings: bool
 ) -> OperatorTimes:
-    """Ask for collectives over the fabric of `collectives`.
-
-    A calibration was fitted with the bundle's own fabric: it does not change times over another one.
-    """
+    """Ask over the fabric of `collectives`; a calibration, fitted with the bundle's own, changes no other's times."""
     source = collectives.source
     factors = None if source.is_asked else factors
     measured: list[Question] = []
@@ -245,11 +239,9 @@ def _all(sizes: dict[float, list[Question]]) -> list[Question]:
 
 
 class BundleTimes:
-    """Answers questions with the predicted times and `draws` random ones.
-
-    `problems` lists the questions that the bundle cannot answer. `asked` holds all answers with their warnings if
-    `with_warnings` is set. `collectives` answers for the fabric, if one is known; `kernel` is the kernel of fused
-    attention, if it differs from the measured one; `power_limit_w` the devices', if it is not their usual one.
+    """Answers questions with the predicted times and `draws` random ones; `problems` are those it cannot answer.
+    `asked` holds all answers with their warnings if `with_warnings` is set; `kernel` and `power_limit_w` where they are
+    not the usual ones.
     """
 
     def __init__(
@@ -299,11 +291,7 @@ class BundleTimes:
 
 
 def check_format(recipe: Float8Recipe, bundle: Bundle) -> None:
-    """Check that the bundle's devices have units for a recipe, where they are known.
-
-    Raises:
-        UsageError: one has none; names devices that have.
-    """
+    """Check that the bundle's known devices have units for a recipe; else UsageError, which names devices that have."""
     if recipe == "none":
         return
     units = RECIPES[recipe].units

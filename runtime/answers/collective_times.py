@@ -41,10 +41,9 @@ TWO_LEVEL_SPREAD = Spread(low=1.2, high=2.0)
 
 
 class CollectiveSource:
-    """Answers collectives over one fabric. Safe to use from several threads.
-
-    `predictor` has regressors of measured layouts, `fabric` is a description; at least one of them is not None.
-    `is_asked`: the fabric was named in the question, and is not the bundle's own.
+    """Answers collectives over one fabric; safe to use from several threads. `predictor` has regressors of measured
+    layouts, `fabric` is a description, one may be None. `is_asked`: the question named another fabric than the
+    bundle's.
     """
 
     def __init__(
@@ -100,11 +99,7 @@ class CollectiveSource:
         return self.fabric is None or not entry.layouts or layout in entry.layouts
 
     def setting(self, layout: Layout, gpus_per_node: int) -> Setting:
-        """Where a group of a step on nodes of `gpus_per_node` runs: all devices of a node are in groups like it.
-
-        Raises:
-            UsageError: the fabric has no such layout.
-        """
+        """A group on nodes of `gpus_per_node`, which are full of groups like it; UsageError for no such layout."""
         assert self.fabric is not None
         nodes, gpus = layout
         busy = min(gpus_per_node, self.fabric.devices_per_node)
@@ -175,11 +170,7 @@ class CollectiveSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collectives:
-    """A source, on the nodes of a question.
-
-    Raises:
-        UsageError: the nodes have more devices than the fabric's.
-    """
+    """A source, on the nodes of a question; UsageError where the nodes have more devices than the fabric's."""
 
     source: CollectiveSource
     gpus_per_node: int
@@ -199,12 +190,8 @@ _MOST_SOURCES = 64
 
 
 def collective_source(predictor: Predictor, asked: FabricChoice | None) -> CollectiveSource | None:
-    """What answers the collectives of `predictor`'s bundle: the fabric that is `asked`, else a description in it.
-
-    None where neither is known: then the bundle's regressors answer as they are.
-
-    Raises:
-        DataError: a description in a bundle is damaged.
+    """What answers the collectives: the fabric that is `asked`, else a description in the `predictor`'s bundle; None
+    where its regressors do. DataError where a bundle's description is damaged.
     """
     root = predictor.at(1)
     known: dict[FabricChoice | None, CollectiveSource] = root.collective_sources

@@ -34,10 +34,8 @@ FabricChoice: TypeAlias = Fabric | FabricBundle
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FabricUse:
-    """The fabric that answered an estimate's collectives, in an estimate's provenance.
-
-    `kind` is "described" or "measured"; `digest` that of the bundle, empty for a description. `source` says where a
-    description's numbers come from.
+    """The fabric that answered an estimate's collectives: `kind` is "described", with the `source` of its numbers, or
+    "measured", with the `digest` of its bundle.
     """
 
     name: str
@@ -48,11 +46,8 @@ class FabricUse:
 
 
 def find_fabric(wanted: str | os.PathLike[str]) -> FabricChoice:
-    """What ships by name, a TOML file, or a bundle (`.kcast`) that holds measured collectives.
-
-    Raises:
-        UsageError: a name that nothing that ships has.
-        DataError: a file that is missing or damaged, or a bundle without collectives.
+    """What ships by name, a TOML file, or a bundle (`.kcast`) with measured collectives. UsageError for an unknown
+    name; DataError for a file that is missing or damaged, or a bundle without collectives.
     """
     text = os.fspath(wanted)
     if text in measured_fabric_names():

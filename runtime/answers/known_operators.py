@@ -11,12 +11,9 @@ from kernelcast.runtime.operators import OPERATORS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownOperator:
-    """One direction of an operator: `how` it is known (measured, transferred, substituted, not known), and how well.
-
-    `by` is the substitute. `error` is the mean error on held-out rows, a fraction. `transfer_error` is the factor that
-    90 % of this operator's transfers were within, None if measured on this device. `load` is the measured device's,
-    empty if not stated. `data` is the source. `kernel` is the kernel of fused attention, None for other operators or if
-    not stated.
+    """One direction of an operator: `how` it is known, `by` which substitute, and its mean `error` on held-out rows, a
+    fraction. `transfer_error` is the factor that 90 % of its transfers were within, None if measured on this device;
+    `load` and `kernel` are those measured.
     """
 
     operator: str

@@ -42,12 +42,9 @@ Answer = tuple[float, float, float]
 
 
 class Predictor:
-    """Answers how long operators take. Safe to use from several threads; holds no open files.
-
-    Each model is a function of one input `workload`, float32 [N, features], with the outputs `time_us`, `low_us` and
-    `high_us`, float32 [N, 1] in microseconds; further outputs are ignored. About `remembered` answers are cached, over
-    all regressors. Answers are uncorrected: the caller multiplies them by `factors_for` its timeline, which come from
-    `stack`, else from the bundle's calibration unless `calibrated` is False.
+    """Answers how long operators take; safe to use from several threads, holds no open files. A model's input is
+    `workload`, float32 [N, features], its outputs `time_us`, `low_us`, `high_us`, float32 [N, 1]. Answers are cached
+    and uncorrected: `factors_for` a timeline come from `stack`, else from the bundle's calibration.
     """
 
     def __init__(
@@ -94,14 +91,9 @@ class Predictor:
         return other
 
     def answers(self, operator: str, direction: Direction, vectors: ArrayLike) -> NDArray[np.float64]:
-        """Times in µs with their 90 % interval, float64 [n, 3] (time, low, high), for vectors [n, features].
-
-        The regressor is run at most once, and only for what it was not asked before.
-
-        Raises:
-            UsageError: `vectors` has another shape, or values that are not finite.
-            DataError: the bundle has no such regressor, its model cannot be run or breaks the contract, or
-                it answers times that make no sense: next to nothing, above 100 years, or outside their interval.
+        """Times in µs with their 90 % interval, float64 [n, 3] (time, low, high), for vectors [n, features], in one run
+        of the model. UsageError where `vectors` has another shape or is not finite; DataError where no regressor
+        answers, or one answers times that make no sense.
         """
         entry = self._entry(operator, direction)
         array = np.asarray(vectors, dtype=np.float64)
@@ -147,9 +139,7 @@ class Predictor:
 
     def factors_for(self, timeline: str) -> Factors | None:
         """The stack's factors; without a stack the bundle's calibration, fitted for `timeline` and not switched off.
-
-        Raises:
-            UsageError: stacks are for the simulation alone.
+        UsageError of a stack for another timeline than the simulation.
         """
         if self.stack is not None:
             if timeline != "simulate":
@@ -161,11 +151,7 @@ class Predictor:
         return found if self.calibrated and found is not None and found.timeline == timeline else None
 
     def load(self) -> None:
-        """Load every model now, which otherwise happens when it is first asked.
-
-        Raises:
-            DataError: a model cannot be loaded, or breaks the contract.
-        """
+        """Load every model now, not when it is first asked; DataError where one cannot be, or breaks the contract."""
         for level in self.bundle.levels or (1,):
             other = self.at(level)
             for key in other.bundle.entries:
@@ -274,10 +260,7 @@ def carried_over(
     factors: NDArray[np.float64],
     log_half_widths: tuple[NDArray[np.float64], NDArray[np.float64]],
 ) -> NDArray[np.float64]:
-    """Answers [n, 3] of one device for another: times by `factors` [n], intervals wider by the transfer's errors [n].
-
-    Both errors are independent, so half-widths of log(time) add as squares.
-    """
+    """Answers [n, 3] for another device: times by `factors` [n], half-widths of log(time) added as squares."""
     time_us, low_us, high_us = answers.T
     below, above = log_half_widths
     low = np.exp(np.hypot(np.log(time_us / low_us), below))

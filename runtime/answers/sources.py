@@ -31,12 +31,9 @@ _OTHER_PASS = {Direction.FORWARD: Direction.BACKWARD, Direction.BACKWARD: Direct
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """`key` is answered by the regressor `answered_by`, whose time is multiplied by `factor`.
-
-    `gathered`, `alike` and `asks` come from the operator's `Substitute`. With `is_part`, the key is a part of a sum (a
-    linear's gradients) and `answered_by` is that sum. With `is_other_pass`, the operator's other pass answers, times
-    the ratio of their FLOPs, or of their bytes if memory-bound. `order` numbers the features that the operator's
-    forward pass is asked for, where it is the same product (`Operator.same_product`).
+    """`key` is answered by the regressor `answered_by`, whose time is multiplied by `factor`; the rest as in
+    `Substitute`. `is_part`: of the sum that answers. `is_other_pass`: by the ratio of FLOPs, or of bytes if
+    memory-bound. `order` numbers the features asked for where it is the same product (`Operator.same_product`).
     """
 
     key: Key
@@ -271,9 +268,7 @@ Answer = tuple[float, float, float]
 
 
 def doublings_beyond(measured: TrainingRows, vector: tuple[float, ...]) -> float:
-    """How often the farthest feature (or the elements) is twice or half the nearer end of its range; 0 inside, and
-    beyond the larger end where the call is divisible.
-    """
+    """Doublings of the farthest feature beyond its range; 0 inside, and beyond the larger end of a divisible one."""
     farthest, divisible = 0.0, OPERATORS[measured.operator].divisible
     for one in exceeded(measured, vector):
         if one.asked > one.maximum > 0 and one.feature not in divisible:

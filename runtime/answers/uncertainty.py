@@ -54,11 +54,9 @@ def step_kind(model: ModelConfig, layout: Parallelism) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorsOfSource:
-    """Errors of one source's steps of one model in one `timeline`: equally likely quantiles of log(measured /
-    predicted), ascending.
-
-    `kind` is the kind of its steps (`step_kind`), `devices` that of its devices (`cuda` or `rocm`). `steps` counts the
-    steps they stand for, `unsteady` the steps left out because their repetitions scatter.
+    """Quantiles of log(measured / predicted), ascending, of one source's steps of one model in one `timeline`, by
+    `kind` of step (`step_kind`) and of `devices` (`cuda`, `rocm`); `unsteady` steps, whose repetitions scatter, are
+    left out.
     """
 
     name: str
@@ -104,11 +102,8 @@ class StepErrors:
         )
 
     def quantiles(self, levels: Sequence[float], kind: str = "", devices: str = "") -> NDArray[np.float64]:
-        """Quantiles of log(measured / predicted), float64 [levels].
-
-        All steps of a machine and kind weigh as much as another's; with a `kind` of step, other kinds less
-        (`OTHER_KINDS`), and with a kind of `devices`, others less (`OTHER_DEVICES`). A kind that no step is of changes
-        no weight.
+        """Quantiles of log(measured / predicted), float64 [levels]; machines and kinds of step are weighted alike,
+        kinds other than `kind` less (`OTHER_KINDS`), and other `devices` less (`OTHER_DEVICES`).
         """
         asked = ("kind", kind, OTHER_KINDS), ("devices", devices, OTHER_DEVICES)
         known = [one for one in asked if one[1] in {getattr(source, one[0]) for source in self.sources}]
@@ -135,11 +130,7 @@ class StepErrors:
     def quantiles_elsewhere(
         self, levels: Sequence[float], kind: str = "", devices: str = ""
     ) -> NDArray[np.float64]:
-        """Quantiles for a step that none of these publishers measured; float64 [levels].
-
-        Around the median they are wider by √(1 + 1/K): the error of a mean of K publishers adds to that of one more,
-        where the K publishers are independent.
-        """
+        """Quantiles for a step that none of these K publishers measured, float64 [levels]; wider by √(1 + 1/K)."""
         publishers = len({one.publisher for one in self.sources})
         middle, found = (self.quantiles(one, kind, devices) for one in ([0.5], levels))
         wider: NDArray[np.float64] = middle + (found - middle) * math.sqrt(1 + 1 / publishers)
@@ -171,10 +162,7 @@ def shipped_step_errors() -> StepErrors:
 
 
 def never_compared(model: ModelConfig, layout: Parallelism, device_name: str) -> str:
-    """What no step that was compared has of this one, in words; empty where there were steps like it.
-
-    A device counts by its chip: variants of an H100 are alike, and a device without a name says nothing.
-    """
+    """How this step differs from all compared ones, in words, else ""; a device counts by its chip."""
     sources = shipped_step_errors().sources
     if layout.objective != "next_token":
         return "no step of DPO was compared"
@@ -182,10 +170,16 @@ def never_compared(model: ModelConfig, layout: Parallelism, device_name: str) ->
         return "no step with weights in 4 bit was compared"
     if model.recurrent_heads and "recurrent" not in {one.kind for one in sources}:
         return "the interval knows no step with recurrent layers"
-    named = {part for one in sources for part in one.name.split("-") if re.fullmatch(r"[a-z]+\d+x?", part)}
-    chips = named | {"a100", "gh200"}  # Perlmutter, Vista
-    words = set(re.split(r"[ -]", device_name.lower()))
-    return f"no step on {device_name} was compared" if device_name and chips.isdisjoint(words) else ""
+    words = re.split(r"[ -]", device_name.lower())
+    is_known = not device_name or not _compared_chips().isdisjoint(words)
+    return "" if is_known else f"no step on {device_name} was compared"
+
+
+@cache
+def _compared_chips() -> set[str]:
+    parts = (part for one in shipped_step_errors().sources for part in one.name.split("-"))
+    # Of Perlmutter and Vista, too.
+    return {part for part in parts if re.fullmatch(r"[a-z]+\d+x?", part)} | {"a100", "gh200"}
 
 
 def is_carried(stack: Stack | None, bundle: Bundle) -> bool:
@@ -231,12 +225,9 @@ def drawn_times(
     draws: int,
     factors: Factors | None = None,
 ) -> NDArray[np.float64]:
-    """Times of questions in µs, float64 [questions, 1 + draws]: the predicted one, then random ones.
-
-    A random time is log-normal on either side of the predicted one, which is its median; its 5th and 95th percentile
-    are the ends of the interval, which differ in distance where a device's peak cuts one off. A regressor's errors are
-    taken as one: in a draw, all that it answers is as much too high or too low. The numbers are the same whenever they
-    are drawn. What `factors` leave open moves all operators together that share a factor.
+    """Times of questions in µs, float64 [questions, 1 + draws]: the predicted one, then random ones, log-normal on
+    either side of it, with the ends of the interval as 5th and 95th percentile. All that a regressor answers is as much
+    too high or too low in a draw, as is all that shares one of the `factors`.
     """
     answers = np.array([times.answers[one] for one in questions], dtype=np.float64).reshape(-1, 3)
     found = np.empty((len(questions), 1 + draws))
@@ -260,11 +251,9 @@ def unexplained(
     *,
     is_carried: bool = False,
 ) -> NDArray[np.float64]:
-    """Random factors of a whole step, float64 [draws]: what sums of operators get wrong.
-
-    With factors, what the measured steps kept after the correction, more where they are carried to another device;
-    without, the `errors` of steps that were measured elsewhere, first of the same `kind` and on such `devices`, or a
-    prior where there are none, `STEP_LOG_SPREAD`.
+    """Random factors of a whole step, float64 [draws]: what sums of operators get wrong. With factors, what the
+    measured steps kept after the correction; else the `errors` of steps measured elsewhere, or a prior,
+    `STEP_LOG_SPREAD`.
     """
     residual = None if factors is None else factors.residual
     if residual is None and errors.sources:
@@ -279,10 +268,8 @@ def unexplained(
 def around(
     time: float, drawn: NDArray[np.float64], factors: Factors | None, errors: StepErrors
 ) -> NDArray[np.float64]:
-    """Random times of a step by its operators', float64 [draws], which errors of the step are to multiply.
-
-    Errors of measured steps refer to predicted times, and had such operators in them: what was drawn is centred on the
-    predicted `time`, and counts with `OWN_SHARE`. Without such errors it stays as it is.
+    """Random times of a step, float64 [draws], which errors of the step are to multiply; those had errors of operators
+    in them, so they are centred on the predicted `time` and count with `OWN_SHARE`.
     """
     if (factors is not None and factors.residual is not None) or not errors.sources:
         return drawn
@@ -332,10 +319,8 @@ def _drawn_errors(errors: StepErrors, kind: str, devices: str, draws: int) -> ND
 
 @lru_cache(maxsize=1024)
 def _normal(key: Key, draws: int) -> NDArray[np.float64]:
-    """Standard normal numbers of one regressor, float64 [draws].
-
-    One from the middle of each of `draws` equally likely slices, shuffled (Latin hypercube sampling, McKay et
-    al., Technometrics 21, 1979): percentiles settle with far fewer draws than independent numbers need.
+    """Standard normal numbers of one regressor, float64 [draws], by Latin hypercube sampling (McKay et al.,
+    Technometrics 21, 1979): percentiles settle with far fewer draws.
     """
     slices = list(_middles(draws))
     # Not numpy's generators: they take longer to import than everything here to compute.

@@ -46,14 +46,11 @@ class Cause(StrEnum):
         return self.value.replace("_", " ")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class AnswerWarning:
-    """One reason to trust some answers less.
-
-    `str` of it is a sentence, `brief` a clause for a line about several warnings. Of the warnings about one `topic`,
-    the most severe (`severity`) is shown. `values` are the plain fields of the JSON form between cause and message.
-    `is_assumption`: other work than the operator's was measured; `is_part`: only the sum of its passes was measured,
-    which matters where a schedule splits it.
+    """One reason to trust some answers less, a sentence as text; `brief` is a clause. Of one `topic`, the most severe
+    is shown. `values` are plain fields of the JSON form. `is_assumption`: other work was measured; `is_part`: only the
+    sum of its passes was, which matters where a schedule splits it.
     """
 
     cause: Cause
@@ -80,10 +77,7 @@ class AnswerWarning:
 def range_warnings(
     entry: RegressorEntry, vectors: Sequence[tuple[float, ...]]
 ) -> dict[AnswerWarning, tuple[tuple[float, ...], ...]]:
-    """A warning per feature and value outside the training range and per layout never measured, as they appear.
-
-    Each with the workload vectors that it is about.
-    """
+    """A warning per feature outside its training range and per unmeasured layout, each with its workload vectors."""
     found: dict[Exceeded | tuple[float, ...], list[tuple[float, ...]]] = {}
     for vector in vectors:
         for one in exceeded(entry, vector):
@@ -107,57 +101,41 @@ def feature_warning(key: Key, one: Exceeded) -> AnswerWarning:
     else:
         severity, side = low / asked if asked > 0 else math.inf, "below"
     times = f"{severity:,.0f}" if severity >= 100 else f"{severity:.3g}"
-    return AnswerWarning(
-        cause=Cause.EXTRAPOLATED,
-        topic=operator,
-        severity=severity,
-        message=f"{operator} ({direction}): {one.feature} = {asked:g} is outside the training range, {low:g} to "
-        f"{high:g}",
-        brief=f"{operator} up to {times}× {side} measured {one.feature}",
-        values={**_of_key(key), "feature": one.feature, "asked": asked, "range": [low, high]},
-    )
+    what = f"{operator} ({direction}): {one.feature}"
+    message = f"{what} = {asked:g} is outside the training range, {low:g} to {high:g}"
+    brief = f"{operator} up to {times}× {side} measured {one.feature}"
+    values = {**_of_key(key), "feature": one.feature, "asked": asked, "range": [low, high]}
+    return AnswerWarning(Cause.EXTRAPOLATED, operator, message, brief, values, severity=severity)
 
 
 def layout_warning(key: Key, asked: Sequence[float], measured: Sequence[Layout]) -> AnswerWarning:
     """A collective was asked for a layout that none of its samples has."""
-    (operator, direction), (nodes, gpus) = key, asked
-    return AnswerWarning(
-        cause=Cause.EXTRAPOLATED,
-        topic=f"{operator} layout",
-        severity=nodes * gpus,
-        message=f"{operator} ({direction}): layout {nodes:g} × {gpus:g} (nodes × devices per node) was never measured, "
-        f"only {_layouts(measured)}",
-        brief=f"{operator} on {nodes:g} × {gpus:g}, never measured",
-        values={
-            **_of_key(key),
-            "feature": "layout",
-            "asked": [nodes, gpus],
-            "measured": list(map(list, measured)),
-        },
-    )
+    operator, direction = key
+    values = {**_of_key(key), **_layout_values(asked, measured)}
+    how = f"only {_layouts(measured)}"
+    return _unmeasured(f"{operator} ({direction})", operator, values, how, "never measured")
 
 
 def extended_warning(
     operator: str, asked: Layout, measured: Sequence[Layout], *, fabric: str
 ) -> AnswerWarning:
     """A collective's layout was never measured: its measured layouts were extended by a description."""
-    nodes, gpus = asked
-    return AnswerWarning(
-        cause=Cause.EXTRAPOLATED,
-        topic=f"{operator} layout",
-        severity=float(nodes * gpus),
-        message=f"{operator}: layout {nodes} × {gpus} (nodes × devices per node) was never measured, extended from "
-        f"{_layouts(measured)} by the description of fabric {fabric}",
-        brief=f"{operator} on {nodes} × {gpus}, extended by fabric {fabric}",
-        values={
-            "kind": "extended",
-            "operator": operator,
-            "feature": "layout",
-            "asked": list(asked),
-            "measured": list(map(list, measured)),
-            "fabric": fabric,
-        },
-    )
+    values = {"kind": "extended", "operator": operator, **_layout_values(asked, measured), "fabric": fabric}
+    how = f"extended from {_layouts(measured)} by the description of fabric {fabric}"
+    return _unmeasured(operator, operator, values, how, f"extended by fabric {fabric}")
+
+
+def _unmeasured(subject: str, operator: str, values: dict[str, Any], how: str, brief: str) -> AnswerWarning:
+    """A warning about the layout `asked` in `values`."""
+    nodes, gpus = values["asked"]
+    message = f"{subject}: layout {nodes:g} × {gpus:g} (nodes × devices per node) was never measured, {how}"
+    brief = f"{operator} on {nodes:g} × {gpus:g}, {brief}"
+    topic = f"{operator} layout"
+    return AnswerWarning(Cause.EXTRAPOLATED, topic, message, brief, values, severity=float(nodes * gpus))
+
+
+def _layout_values(asked: Sequence[float], measured: Sequence[Layout]) -> dict[str, Any]:
+    return {"feature": "layout", "asked": list(asked), "measured": list(map(list, measured))}
 
 
 def _of_key(key: Key) -> dict[str, str]:
@@ -176,14 +154,9 @@ def fabric_warning(operators: Sequence[str], *, fabric: str, is_measured: bool) 
     if not is_measured:
         message = f"computed from the description of fabric {fabric}, not measured"
         brief = f"by the description of fabric {fabric}"
-    kind = "transferred" if is_measured else "described"
-    return AnswerWarning(
-        cause=Cause.TRANSFERRED if is_measured else Cause.DESCRIBED,
-        topic="fabric",
-        message=f"{names}: {message}",
-        brief=f"{names} {brief}",
-        values={"kind": kind, "operators": list(operators), "fabric": fabric},
-    )
+    cause = Cause.TRANSFERRED if is_measured else Cause.DESCRIBED
+    values = {"kind": cause.value, "operators": list(operators), "fabric": fabric}
+    return AnswerWarning(cause, "fabric", f"{names}: {message}", f"{names} {brief}", values)
 
 
 def devices_per_node_warnings(
@@ -197,12 +170,7 @@ def devices_per_node_warnings(
             known = sorted(set(sizes))
             values = {"kind": "devices_per_node", "used": used, "source": source, "of": of, "known": known}
             words = f"{used} devices per node ({source}), but {of} has nodes of {', '.join(map(str, known))}"
-            topic = "devices per node"
-            found.append(
-                AnswerWarning(
-                    cause=Cause.EXTRAPOLATED, topic=topic, message=words, brief=words, values=values
-                )
-            )
+            found.append(AnswerWarning(Cause.EXTRAPOLATED, "devices per node", words, words, values))
     return tuple(found)
 
 
@@ -212,16 +180,15 @@ def concurrency_warning(
     """A warning where more processes share a CPU than operators were measured with; GPUs have memory of their own."""
     if not levels or processes <= max(levels) or all(device.kind != "cpu" for device in compute):
         return None
-    return AnswerWarning(
-        cause=Cause.EXTRAPOLATED,
-        topic="processes of a node",
-        severity=processes / max(levels),
-        message=f"{processes} processes of a node compute at once, and operators were measured with "
-        f"{', '.join(map(str, levels))} of them: more slow each other down "
-        f"(kernelcast collect compute --procs-per-node {processes})",
-        brief=f"{processes} processes of a node compute at once, measured with at most {max(levels)}",
-        values={"kind": "concurrency", "asked": processes, "measured": list(levels)},
+    many = f"{processes} processes of a node compute at once"
+    message = (
+        f"{many}, and operators were measured with {', '.join(map(str, levels))} of them: more slow each other down "
+        f"(kernelcast collect compute --procs-per-node {processes})"
     )
+    brief = f"{many}, measured with at most {max(levels)}"
+    values = {"kind": "concurrency", "asked": processes, "measured": list(levels)}
+    topic, severity = "processes of a node", processes / max(levels)
+    return AnswerWarning(Cause.EXTRAPOLATED, topic, message, brief, values, severity=severity)
 
 
 def substitute_warning(source: Source) -> AnswerWarning:
@@ -244,15 +211,10 @@ def substitute_warning(source: Source) -> AnswerWarning:
     else:
         size = "moving as much memory" if source.alike else "of the same size"
         answered, brief = f"{share}{by} {size}", f"{name} by {share}{by}"
-    return AnswerWarning(
-        cause=Cause.SUBSTITUTED,
-        topic=name,
-        message=f"{name} ({direction}): not in the bundle, answered by {answered}",
-        brief=brief,
-        values={**_of_key(source.key), "kind": "substitute", "source": by, "factor": source.factor},
-        is_assumption=source.is_assumption,
-        is_part=source.is_part,
-    )
+    message = f"{name} ({direction}): not in the bundle, answered by {answered}"
+    values = {**_of_key(source.key), "kind": "substitute", "source": by, "factor": source.factor}
+    flags = {"is_assumption": source.is_assumption, "is_part": source.is_part}
+    return AnswerWarning(Cause.SUBSTITUTED, name, message, brief, values, **flags)
 
 
 def optimizer_warning(layout: Parallelism) -> AnswerWarning | None:
@@ -261,21 +223,13 @@ def optimizer_warning(layout: Parallelism) -> AnswerWarning | None:
     if (kind, states) == MEASURED:
         return None
     factor = moved_share(kind, states)
-    return AnswerWarning(
-        cause=Cause.SUBSTITUTED,
-        topic="adam",
-        message=f"optimizer {kind} with {states} states: not measured, answered by fused Adam of {factor:.2f} times "
-        "the parameters, which moves as many bytes",
-        brief=f"{kind} ({states} states) by fused Adam",
-        values={
-            "operator": "adam",
-            "kind": "optimizer",
-            "optimizer": kind,
-            "states": states,
-            "factor": factor,
-        },
-        is_assumption=True,
+    message = (
+        f"optimizer {kind} with {states} states: not measured, answered by fused Adam of {factor:.2f} times the "
+        "parameters, which moves as many bytes"
     )
+    brief = f"{kind} ({states} states) by fused Adam"
+    values = {"operator": "adam", "kind": "optimizer", "optimizer": kind, "states": states, "factor": factor}
+    return AnswerWarning(Cause.SUBSTITUTED, "adam", message, brief, values, is_assumption=True)
 
 
 def devices_warning(devices: int) -> AnswerWarning | None:
@@ -283,74 +237,49 @@ def devices_warning(devices: int) -> AnswerWarning | None:
     if devices <= MOST_DEVICES:
         return None
     brief = f"{devices:,} devices, more than the {MOST_DEVICES:,} of the largest published steps"
-    return AnswerWarning(
-        cause=Cause.EXTRAPOLATED,
-        topic="devices",
-        message=f"{brief}: collectives of such groups, stragglers and failures were never compared",
-        brief=brief,
-        values={"kind": "devices", "asked": devices, "measured": MOST_DEVICES},
-    )
+    message = f"{brief}: collectives of such groups, stragglers and failures were never compared"
+    values = {"kind": "devices", "asked": devices, "measured": MOST_DEVICES}
+    return AnswerWarning(Cause.EXTRAPOLATED, "devices", message, brief, values)
 
 
 def equal_features_warning(key: Key, features: Sequence[str]) -> AnswerWarning:
     """A workload was asked as if two features were equal, as they are in everything that was measured."""
     (name, direction), (own, partner) = key, features
+    message = f"{name} ({direction}): measured only with {own} = {partner}, so it is predicted for {own} = {partner}"
+    values = {"kind": "equal_features", **_of_key(key), "features": list(features)}
     return AnswerWarning(
-        cause=Cause.SUBSTITUTED,
-        topic=f"{name} {own}",
-        message=f"{name} ({direction}): measured only with {own} = {partner}, so it is predicted for {own} = {partner}",
-        brief=f"{name} as if {own} = {partner}",
-        values={"kind": "equal_features", **_of_key(key), "features": list(features)},
+        Cause.SUBSTITUTED, f"{name} {own}", message, f"{name} as if {own} = {partner}", values
     )
 
 
 def left_out_warning(operators: Sequence[str]) -> AnswerWarning:
     """Operators of the step that the bundle lacks; the sum leaves them out."""
     names = ", ".join(operators)
-    return AnswerWarning(
-        cause=Cause.LEFT_OUT,
-        topic=names,
-        message=f"not in the bundle: {names}: left out of the sum",
-        brief=f"{names}, not in the bundle",
-        values={"kind": "left_out", "operators": list(operators)},
-    )
+    message, brief = f"not in the bundle: {names}: left out of the sum", f"{names}, not in the bundle"
+    values = {"kind": "left_out", "operators": list(operators)}
+    return AnswerWarning(Cause.LEFT_OUT, names, message, brief, values)
 
 
 def operator_transfer_warning(key: Key, transfer: Transfer) -> AnswerWarning:
-    """An operator was measured on another device; its times are scaled by the peaks of both.
-
-    `log_half_width` in its values: 90 % of such transfers were within it, in log(time).
-    """
+    """An operator was measured on another device; 90 % of such transfers were within `log_half_width`, in log(time)."""
     (name, direction), origin = key, transfer.origin.device
     points = 0 if transfer.correction is None else transfer.correction.points
     how = f"corrected by {points} points" if points else "scaled by the peaks of both"
-    return AnswerWarning(
-        cause=Cause.TRANSFERRED,
-        topic=name,
-        message=f"{name} ({direction}): measured on {origin}, {how}",
-        brief=f"{name} from {origin}{f' and {points} points' if points else ''}",
-        values={
-            "kind": "operator_transfer",
-            **_of_key(key),
-            "origin": origin,
-            "target": transfer.target.device,
-            "points": points,
-            "log_half_width": transfer.log_half_width,
-        },
-    )
+    message = f"{name} ({direction}): measured on {origin}, {how}"
+    brief = f"{name} from {origin}{f' and {points} points' if points else ''}"
+    devices = {"origin": origin, "target": transfer.target.device}
+    width = {"points": points, "log_half_width": transfer.log_half_width}
+    values = {"kind": "operator_transfer", **_of_key(key), **devices, **width}
+    return AnswerWarning(Cause.TRANSFERRED, name, message, brief, values)
 
 
 def large_error_warning(key: Key, error: float) -> AnswerWarning:
     """A regressor answered whose mean error on held-out rows is large."""
     name, direction = key
-    return AnswerWarning(
-        cause=Cause.DOUBTFUL,
-        topic=name,
-        severity=error,
-        message=f"{name} ({direction}): the regressor is {error:.0%} off on held-out measurements",
-        brief=f"{name} up to {100 * error:.0f} % off on held-out measurements",
-        values={"kind": "large_error", **_of_key(key), "error": error},
-    )
+    message = f"{name} ({direction}): the regressor is {error:.0%} off on held-out measurements"
+    brief = f"{name} up to {100 * error:.0f} % off on held-out measurements"
+    values = {"kind": "large_error", **_of_key(key), "error": error}
+    return AnswerWarning(Cause.DOUBTFUL, name, message, brief, values, severity=error)
 
 
 def offload_warning(layout: Parallelism, link_bytes_per_s: float | None) -> AnswerWarning | None:
@@ -365,19 +294,11 @@ def offload_warning(layout: Parallelism, link_bytes_per_s: float | None) -> Answ
     rates = f"{link:g} GB/s between device and host ({source})"
     if layout.offload_optimizer:
         rates += f" and {memory:g} GB/s for the host's optimizer (as stated)"
-    return AnswerWarning(
-        cause=Cause.DESCRIBED,
-        topic="offload",
-        message=f"{named}: computed, not measured, with {rates}",
-        brief=f"what the host takes by rates, {link:g} GB/s over its link",
-        values={
-            "kind": "offload",
-            "optimizer": layout.offload_optimizer,
-            "activations": layout.offload_activations,
-            "link_gb_per_s": link,
-            "memory_gb_per_s": memory,
-        },
-    )
+    message = f"{named}: computed, not measured, with {rates}"
+    brief = f"what the host takes by rates, {link:g} GB/s over its link"
+    shares = {name.removeprefix("offload_"): part for name, part in parts.items()}
+    values = {"kind": "offload", **shares, "link_gb_per_s": link, "memory_gb_per_s": memory}
+    return AnswerWarning(Cause.DESCRIBED, "offload", message, brief, values)
 
 
 def stack_load_warning(
@@ -390,11 +311,10 @@ def stack_load_warning(
     multiplied = (key for key in sources if key in entries and entries[key].load.is_sustained)
     if stack is None or not any(stack.log_factor(operator) for operator, _ in multiplied):
         return None
-    return AnswerWarning(
-        cause=Cause.DOUBTFUL,
-        topic="load of the device",
-        message=f"stack {stack.name} multiplies times that were measured under sustained load: if it was fitted to "
-        "bursts, lower clocks count twice (kernelcast stack fit)",
-        brief=f"stack {stack.name} was perhaps fitted to bursts, and multiplies times under sustained load",
-        values={"kind": "stack_load", "stack": stack.name},
+    message = (
+        f"stack {stack.name} multiplies times that were measured under sustained load: if it was fitted to bursts, "
+        "lower clocks count twice (kernelcast stack fit)"
     )
+    brief = f"stack {stack.name} was perhaps fitted to bursts, and multiplies times under sustained load"
+    values = {"kind": "stack_load", "stack": stack.name}
+    return AnswerWarning(Cause.DOUBTFUL, "load of the device", message, brief, values)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from kernelcast.runtime.answers.asking import kernel_change
 from kernelcast.runtime.answers.bundle_times import BundleTimes, check_format
 from kernelcast.runtime.answers.collective_times import Collectives, CollectiveSource, collective_source
 from kernelcast.runtime.answers.fabric_choice import FabricChoice
 from kernelcast.runtime.answers.predictor import Predictor
+from kernelcast.runtime.answers.uncertainty import drawn_factors
 from kernelcast.runtime.bundle.calibration import Factors
 from kernelcast.runtime.bundle.file import Bundle
-from kernelcast.runtime.dataclass import dataclass
+from kernelcast.runtime.dataclass import dataclass, replace
 from kernelcast.runtime.errors import DataError
 from kernelcast.runtime.estimate.configurations import Configurations
 from kernelcast.runtime.estimate.defaults import (
@@ -22,6 +24,7 @@ from kernelcast.runtime.estimate.defaults import (
     usual_gpus_per_node,
 )
 from kernelcast.runtime.estimate.engine import Engine
+from kernelcast.runtime.json_text import values_of
 from kernelcast.runtime.memory.states import precision_of
 from kernelcast.runtime.operators import OPERATORS
 from kernelcast.runtime.request.fields import TimelineKind
@@ -31,15 +34,21 @@ from kernelcast.runtime.request.schedule import check_simulated
 from kernelcast.runtime.step.decomposition import Decomposition, decompose
 from kernelcast.runtime.step.layouts import Layouts
 
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from kernelcast.runtime.stack import Stack
+
 _US_PER_S = 1e6
+_LOG_STEP = 0.1
+"""Of the exposed share, down, so that it stays below 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedStep:
-    """A step of `model` on `cluster`, which is known from `cluster_source`; `over` answers the collectives.
-
-    `processes` compute at once on the fullest node. `times` makes what answers questions, `engine_of` an engine that
-    asks it.
+    """A step of `model` on `cluster`; `over` answers the collectives, `processes` compute at once on the fullest node,
+    `times` makes what answers questions, `engine_of` an engine that asks it.
     """
 
     model: ModelConfig
@@ -114,19 +123,11 @@ class AskedStep:
     def decomposed(self) -> Decomposition:
         """The step taken apart."""
         return decompose(
-            model=self.model,
-            parallelism=self.parallelism,
-            cluster=self.cluster,
-            bucket_entries=self.bucket_entries,
-            element_bytes=self.element_bytes,
+            **values_of(self, "model", "parallelism", "cluster", "bucket_entries", "element_bytes")
         )
 
     def configuration(self, engine: Engine, answers: BundleTimes) -> Configurations:
-        """The step with its draws, as `engine` makes it of `answers`.
-
-        Raises:
-            DataError: an operator has no answer.
-        """
+        """The step with its draws, as `engine` makes it of `answers`; DataError where an operator has no answer."""
         found = list(engine.configurations(Layouts.of(self.parallelism)))
         if answers.problems:
             (operator, _), problem = next(iter(answers.problems.items()))
@@ -138,6 +139,21 @@ class AskedStep:
             raise DataError(f"{problem} (needed by {needed_by})")
         [step] = found
         return step
+
+    def exposed_draws(
+        self, stack: Stack, engine: Engine, *, step_us: float, draws: int
+    ) -> NDArray[np.float64] | float:
+        """Random factors of the step, float64 [draws], by the uncertainty of `stack`'s last factor, the exposed share.
+
+        `step_us` is the predicted step; a second step is predicted with a slightly smaller share.
+        """
+        spread, layout = stack.spread[-1], self.parallelism
+        if not any(spread) or not layout.exposed_share:
+            return 1.0
+        less = replace(layout, exposed_share=layout.exposed_share * math.exp(-_LOG_STEP))
+        [step] = engine.configurations(Layouts.of(less))
+        slope = math.log(step_us / float(step.times(self.timeline).step_us[0])) / _LOG_STEP
+        return drawn_factors(tuple(slope * one for one in spread), draws)
 
     def step_time_s(self) -> float:
         """The predicted time of the step."""

@@ -61,10 +61,9 @@ def _update_ops_s(
 ) -> dict[str, float]:
     """Seconds of the ops that a stage computes once per update, by name; the rest of their time is the host's."""
     found: dict[str, float] = {}
-    for one in parts.update(stage):
-        if one.name in COMPUTED_ONCE:
-            for call in one.forward():
-                found[str(one.name)] = found.get(str(one.name), 0.0) + _seconds(call.count * time_us(call))
+    for name, call in parts.of_update(stage):
+        if name in COMPUTED_ONCE:
+            found[str(name)] = found.get(str(name), 0.0) + _seconds(call.count * time_us(call))
     host_s = _seconds(computed_us) - sum(found.values())
     return found | ({HOST: host_s} if host_s > 1e-9 * _seconds(computed_us) else {})
 

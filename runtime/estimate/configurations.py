@@ -39,10 +39,7 @@ class Structure:
         return self.virtual_stages * SCHEDULE_KINDS[self.schedule].copies
 
     def per_stage(self, per_chunk: Times) -> Times:
-        """Sums over the chunks of each stage for one micro-batch, [configs, stages].
-
-        Of two copies of the model every other micro-batch runs through each.
-        """
+        """Sums over each stage's chunks for one micro-batch, [configs, stages]; copies of the model take turns."""
         by_turn = per_chunk.reshape(len(per_chunk), -1, self.pp).copy()
         if SCHEDULE_KINDS[self.schedule].is_v:
             by_turn[:, 1::2] = by_turn[:, 1::2, ::-1].copy()
@@ -59,11 +56,9 @@ class Structure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configurations:
-    """Layouts of one structure, each with its random draws (see uncertainty.py): one configuration per row.
-
-    `rows` are positions in the block of layouts, `micro_batches` micro-batches per update, both [configs]. `durations`
-    are times of passes, transfers and updates; `gather_us` [configs, stages] is the part of an update that gathers
-    parameters; `layer_forward_us` and `layer_backward_us` [configs] are times of one transformer layer.
+    """Layouts of one structure, a row for each with its draws. `rows` are positions in the block of layouts;
+    `gather_us` [configs, stages] is the part of an update that gathers parameters; `layer_forward_us` and
+    `layer_backward_us` [configs] are times of one transformer layer.
     """
 
     structure: Structure
@@ -96,15 +91,12 @@ class Configurations:
         return self.per_stage(times.backward_us + times.weight_us + times.send_backward_us)
 
     def times(self, timeline: TimelineKind, chosen: NDArray[np.bool_] | None = None) -> StepTimes:
-        """Times of the chosen configurations, or of all.
-
-        "simulate" is exact for the layout's schedule. "closed-form" is the paper's eq. 7, made for 1F1B, whatever
-        the schedule: an upper envelope where stages are equal.
+        """Times of the chosen configurations, or of all: "simulate" is exact for the schedule; "closed-form" is the
+        paper's eq. 7, made for 1F1B: an upper envelope where stages are equal.
         """
         positions = np.arange(len(self.rows)) if chosen is None else np.flatnonzero(chosen)
-        return self._closed_form(positions) if timeline == "closed-form" else self._simulated(positions)
-
-    def _closed_form(self, positions: Rows) -> StepTimes:
+        if timeline != "closed-form":
+            return self._simulated(positions)
         return closed_forms(
             forward_us=self.forward_us[positions],
             backward_us=self.backward_us[positions],
@@ -130,10 +122,8 @@ class Configurations:
         return StepTimes(step_us=step_us, pipeline_us=pipeline_us)
 
     def bound_us(self) -> Times:
-        """A lower bound of the simulated step of these configurations, float64 [configs].
-
-        A stage computes every micro-batch, not before the first one has come down to it, and its last backward
-        pass comes up to every earlier stage. Then come the all-reduce of what the last pass adds to, and the update.
+        """A lower bound of the simulated step, float64 [configs]: a stage computes every micro-batch, between the first
+        one's way down and the last one's way up; then come all-reduce and update.
         """
         if SCHEDULE_KINDS[self.structure.schedule].is_v:
             return self._bound_of_v_us()
@@ -155,10 +145,8 @@ class Configurations:
         return bound * (1 - 1e-12 - passes * 2.0**-48)
 
     def _bound_of_v_us(self) -> Times:
-        """The same where stages have two chunks, one of them in reverse order.
-
-        No stage begins before a first micro-batch comes down to it, with two copies of the model from either side; it
-        computes its share of all of them, each in a pair if that is shorter. Then comes its update.
+        """The same where stages have two chunks, one of them in reverse order: no stage begins before a first
+        micro-batch reaches it from either side; then it computes its share of all, in pairs if shorter, and updates.
         """
         times, structure = self.durations, self.structure
         pp = structure.pp

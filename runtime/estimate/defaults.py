@@ -10,11 +10,7 @@ from kernelcast.runtime.hardware.fabric import host_link
 
 
 def usual_gpus_per_node(bundle: Bundle) -> int | None:
-    """Devices per node of the bundle's fabric, preferably the measured one; None without a fabric.
-
-    Raises:
-        UsageError: the bundle knows several.
-    """
+    """Devices per node of the bundle's fabric, first the measured one; None without, UsageError with several."""
     known = bundle.manifest.fabric
     sizes = sorted({fabric.gpus_per_node for fabric in measured_fabrics(known) or known})
     if len(sizes) > 1:
@@ -26,23 +22,17 @@ def usual_gpus_per_node(bundle: Bundle) -> int | None:
 
 
 def chosen_gpus_per_node(fabric: FabricChoice | None) -> int | None:
-    """Devices per node of the requested fabric; None without one.
-
-    Raises:
-        UsageError: it is a bundle that knows several.
-    """
-    return (
-        usual_gpus_per_node(fabric.bundle)
-        if isinstance(fabric, FabricBundle)
-        else (None if fabric is None else fabric.devices_per_node)
-    )
+    """Devices per node of the requested fabric; None without one; UsageError of a bundle that knows several."""
+    if fabric is None:
+        return None
+    if isinstance(fabric, FabricBundle):
+        return usual_gpus_per_node(fabric.bundle)
+    return fabric.devices_per_node
 
 
 def usual_gpu_memory_bytes(bundle: Bundle) -> int | None:
-    """Memory of the smallest measured GPU; None if no size is known. A CPU has the memory of the whole machine.
-
-    The size is the one that the driver reported, at most that of the device table: some names and files count the
-    memory of a CPU too (`GH200 120GB`).
+    """Memory of the smallest measured GPU as its driver reported it, at most the device table's (names may count the
+    memory of a CPU too); None if no size is known.
     """
     sizes = (_own_memory_bytes(one) for one in bundle.manifest.compute if one.kind != "cpu")
     return min((size for size in sizes if size), default=None)

@@ -65,11 +65,9 @@ def memory_spread(has_experts: bool) -> MemorySpread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """Memory needed per device of each stage, and the memory of a device (None if unknown).
-
-    `source` is where the size comes from: "asked", "bundle", or "unknown". Training cannot use `reserved_bytes` of it,
-    nor what NCCL's `communicators` take, by group.
-    `spread` is how far measured memory lies from predicted. `options` are what `stage_memory` was asked with.
+    """Memory needed per device of each stage, and a device's, None if unknown, from `source` ("asked", "bundle",
+    "unknown"). Training cannot use `reserved_bytes` and what NCCL's `communicators` take, by group. `spread` is how far
+    measured memory lies from predicted.
     """
 
     stages: tuple[StageMemory, ...]
@@ -141,9 +139,7 @@ def device_memory(
     gpu_memory_bytes: int | None,
     reserved_bytes: int | None,
 ) -> Memory:
-    """Memory in the precision of the bundle's operators. A device's size and what of it is reserved are
-    the bundle's where they are None.
-    """
+    """Memory in the precision of the bundle's operators, on its device unless size and reserved part are given."""
     known = usual_gpu_memory_bytes(bundle)
     source = "asked" if gpu_memory_bytes is not None else "unknown" if known is None else "bundle"
     compute = bundle.manifest.compute

@@ -24,11 +24,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provenance:
-    """Where the times come from: the bundle, and the hardware and software that were measured, readable.
-
-    `calibration` is None where the bundle has none; `collectives` is the fabric that answered them, None where they
-    are the bundle's own and nothing describes them. `data` says whose measurements answered, where that is stated.
-    `stack` is None where none was asked for.
+    """Where the times come from: the bundle, the measured hardware and software, readable. None: no `calibration` in
+    the bundle, no `stack` asked for, `collectives` the bundle's own and not described.
     """
 
     bundle: str
@@ -64,36 +61,26 @@ class Provenance:
 def provenance_of(bundle: Bundle, timeline: str, calibrated: bool, stack: Stack | None) -> Provenance:
     """Provenance of answers with one timeline, by a bundle with or without its calibration, or with a stack."""
     manifest = bundle.manifest
-    calibration = manifest.calibration
+    used = None
+    if manifest.calibration is not None:
+        instead = "" if stack is None else f"stack {stack.name}"
+        used = CalibrationUse.of(manifest.calibration, timeline=timeline, wanted=calibrated, instead=instead)
+    described: dict[str, Any] = {
+        name: tuple(one.description for one in getattr(manifest, name))
+        for name in ("compute", "fabric", "software")
+    }
     return Provenance(
         bundle=str(bundle.path),
         bundle_digest=bundle.digest,
-        dataset_digest=manifest.dataset_digest,
-        kernelcast_version=manifest.kernelcast_version,
-        created_at=manifest.created_at,
-        dtype=manifest.dtype,
-        statistic=manifest.statistic,
-        compute=tuple(fingerprint.description for fingerprint in manifest.compute),
-        fabric=tuple(fingerprint.description for fingerprint in manifest.fabric),
-        software=tuple(fingerprint.description for fingerprint in manifest.software),
-        calibration=None
-        if calibration is None
-        else CalibrationUse.of(
-            calibration,
-            timeline=timeline,
-            wanted=calibrated,
-            instead="" if stack is None else f"stack {stack.name}",
-        ),
+        **values_of(manifest, "dataset_digest", "kernelcast_version", "created_at", "dtype", "statistic"),
+        **described,
+        calibration=used,
         stack=stack,
     )
 
 
 def other_software(stated: str, provenance: Provenance) -> tuple[str, ...]:
-    """Items of `stated` (`torch 2.9, FlashAttention 3`) that no answering measurement names, ignoring case.
-
-    Raises:
-        UsageError: nothing is stated.
-    """
+    """Items of `stated` (`torch 2.9, FlashAttention 3`) that no measurement names, in any case; UsageError for none."""
     wanted = [one.strip() for one in stated.split(",") if one.strip()]
     if not wanted:
         raise UsageError(
@@ -137,10 +124,8 @@ _IN_WORDS: Mapping[Cause, str] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Doubt:
-    """All warnings of one cause, summarised in one sentence.
-
-    `share` is the time of the concerned calls over that of all operators, summed over the stages; None of what is
-    left out of the sum. `has_influence` says whether it is worth a reader's time.
+    """All warnings of one cause in one sentence. `share` is the concerned calls' of all operators' time, summed over
+    stages; None of what is left out. `has_influence`: worth a reader's time.
     """
 
     cause: Cause

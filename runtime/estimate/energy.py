@@ -52,10 +52,8 @@ def energy_of(
     law: PowerLaw,
     dtype: str,
 ) -> Energy:
-    """Energy of one step.
-
-    `times_s` [s] sums the calls of one device per pipeline stage, over the stages; `answers` are times of one call.
-    `replicas` devices do the same work; all `devices` are idle for the rest of `step_time_s`.
+    """Energy of one step: `times_s` [s] sums calls of one device per stage, `answers` are times of one call, `replicas`
+    devices do the same, and all `devices` idle for the rest of `step_time_s`.
     """
     usual = of.peak_flops_per_s(dtype) or of.flops_per_s["float16"]
     operators_j: dict[str, float] = {}

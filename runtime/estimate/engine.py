@@ -41,11 +41,9 @@ _MAX_ELEMENTS = 1 << 17
 
 
 class Engine:
-    """Prices layouts of one model on one cluster, and caches the prices of their pieces.
-
-    `times_of` answers questions, usually with a bundle's regressors (`BundleTimes`): every layout is evaluated once
-    with the predicted times, and `draws` times with random ones. `host_link_bytes_per_s` is the rate of a device's link
-    to its host, if known. `element_bytes` is the size of an element in the operators' type.
+    """Prices layouts of one model on one cluster, with a cache of their pieces. `times_of` answers questions: once with
+    the predicted times, and `draws` times with random ones. `host_link_bytes_per_s` is the rate to a device's host;
+    `element_bytes` of the operators' type.
     """
 
     def __init__(
@@ -67,10 +65,7 @@ class Engine:
         )
 
     def configurations(self, layouts: Layouts) -> Iterator[Configurations]:
-        """A block of layouts in parts of one structure each.
-
-        Layouts that need what has no answer are left out.
-        """
+        """A block of layouts in parts of one structure each, without those that need what has no answer."""
         found = [
             (structure, rows, self._cuts(layouts.take(rows), structure))
             for structure, rows in structures(layouts)
@@ -92,10 +87,9 @@ class Engine:
                 yield from self._group(layouts, structure, cuts, prices, passes, own, rows[at], at)
 
     def balanced(self, layouts: Layouts) -> Layouts:
-        """The layouts with their layers spread by time: fewer on a chunk that holds an end of the model.
-
-        A layout keeps its even split where the slowest chunk is not shorter otherwise, or where all but one of its
-        micro-batches gain less by that than the update of the fuller stages takes longer. Of an engine without draws.
+        """The layouts with layers spread by time: fewer on a chunk that holds an end of the model. The even split stays
+        where the slowest chunk is not shorter otherwise, or the gain is less than the longer update. Of an engine
+        without draws.
         """
         is_cut = np.flatnonzero((layouts["pp"] > 1) & (layouts["pp"] <= self.model.layers))
         if not len(is_cut):

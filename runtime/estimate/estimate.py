@@ -88,10 +88,8 @@ class Components:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageEstimate:
-    """One stage, per device. Forward and backward are one micro-batch with its sends; the rest one update.
-
-    `update_ops_s` are the ops between the reduction of gradients and the gather of parameters, by name: clipping,
-    optimizer, zeroing of gradients, casts of weights, and what is the "host"'s.
+    """One stage, per device: forward and backward of one micro-batch with its sends; the rest of one update.
+    `update_ops_s` are the ops between the reduction of gradients and the gather of parameters, by name.
     """
 
     index: int
@@ -125,10 +123,7 @@ class StageEstimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorRow:
-    """Calls of one operator on one stage, with the 90 % interval of one call's time.
-
-    `count` and `total_s` are per micro-batch for forward and backward components, per update for the others.
-    """
+    """Calls of an operator on a stage per micro-batch or per update, with the 90 % interval of one call's time."""
 
     stage: int
     component: Component
@@ -200,7 +195,7 @@ class Estimate:
     @property
     def doubts(self) -> tuple[Doubt, ...]:
         """The warnings grouped by cause, each with the share of the step that it concerns; new at each access."""
-        return grouped(self.concerned, self.times_s())
+        return grouped(self.concerned, self.times_s)
 
     @property
     def grade(self) -> Grade | None:
@@ -218,12 +213,12 @@ class Estimate:
     @property
     def doubtful_share(self) -> float:
         """Share of the operators' time that any warning concerns, 0 to 1."""
-        return share_of(frozenset().union(*self.concerned.values()), self.times_s()) or 0.0
+        return share_of(frozenset().union(*self.concerned.values()), self.times_s) or 0.0
 
     @property
     def known(self) -> KnownShares:
         """Shares of the operators' time that were measured, transferred or assumed; new at each access."""
-        return known_shares(self.concerned, self.times_s())
+        return known_shares(self.concerned, self.times_s)
 
     @property
     def energy(self) -> Energy | None:
@@ -235,7 +230,7 @@ class Estimate:
         from kernelcast.runtime.estimate.energy import energy_of
 
         return energy_of(
-            self.times_s(),
+            self.times_s,
             answers=self.answers,
             replicas=self.parallelism.world_size // self.parallelism.pp,
             devices=self.parallelism.world_size,
@@ -251,6 +246,7 @@ class Estimate:
         known = self.peak is not None and device_named(self.peak.device) is not None
         return spread_of(self.parallelism.world_size) if known else None
 
+    @cached_property
     def times_s(self) -> dict[Question, float]:
         """Time of the calls that ask each question, in a step, over all stages."""
         times_s: dict[Question, float] = {}
@@ -271,13 +267,12 @@ class Estimate:
 
     def warning_values(self) -> dict[str, Any]:
         """Plain values of the grade and all warnings, one by one with their share, and of their groups."""
-        times_s = self.times_s()
-        doubts = grouped(self.concerned, times_s)
+        doubts = self.doubts
         grade = self._grade(doubts)
         return {
             "grade": None if grade is None else grade.to_dict(),
             "warnings": [
-                {**warning.to_dict(), "share": share_of(questions, times_s)}
+                {**warning.to_dict(), "share": share_of(questions, self.times_s)}
                 for warning, questions in self.concerned.items()
             ],
             "warning_groups": [doubt.to_dict() for doubt in doubts],
@@ -332,11 +327,7 @@ class Estimate:
                 )
 
     def to_pandas(self) -> DataFrame:
-        """The operators that every stage calls, a row each (`OperatorRow`; docs/python.md).
-
-        Raises:
-            UsageError: pandas is not installed.
-        """
+        """A row for each operator that a stage calls (`OperatorRow`; docs/python.md); UsageError without pandas."""
         from kernelcast.runtime.data_frame import data_frame
 
         return data_frame(map(_row_values, self._rows()))
@@ -390,5 +381,9 @@ def _row_values(row: OperatorRow) -> dict[str, Any]:
         "role": row.role,
         "direction": row.direction.value,
         "vector": list(row.vector),
-        **values_of(row, "count", "time_us", "low_us", "high_us", "total_s"),
+        "count": row.count,
+        "time_us": row.time_us,
+        "low_us": row.low_us,
+        "high_us": row.high_us,
+        "total_s": row.total_s,
     }

@@ -73,11 +73,9 @@ class TooManyChunks(UsageError):
 
 
 class Estimator:
-    """Predicts training steps from one bundle. Safe to use from several threads; keeps no file open.
-
-    It caches estimates and answers of regressors, up to `remembered_bytes` each. A bundle's calibration is applied to
-    questions with the timeline that it was fitted for, unless `calibrated` is False. A `stack` takes its place
-    (docs/stacks.md); the exposed share comes from the layout (`Stack.fill`).
+    """Predicts training steps from one bundle; safe to use from several threads, keeps no file open. Caches take up to
+    `remembered_bytes` each. A `stack` (docs/stacks.md) takes the place of the bundle's calibration, which `calibrated`
+    can switch off.
     """
 
     def __init__(
@@ -109,14 +107,11 @@ class Estimator:
         """Read and verify a `.kcast` file, or take hardware that ships: `h100-sxm`, or `hardware:h100-sxm`.
 
         A text without folder and without `.kcast` is hardware unless a file has that name. `stack` may be the name of
-        one that ships, or the path of its file. Without `calibrated`, a bundle's calibration is not applied.
+        one that ships, or the path of its file. Without `calibrated`, a bundle's calibration is not applied. UsageError
+        where the hardware or the stack is unknown; DataError where the file is missing, damaged, or of another version.
 
         >>> Estimator.load("h100-sxm", stack="fsdp-composer").stack.name
         'fsdp-composer'
-
-        Raises:
-            UsageError: the hardware or the stack is unknown.
-            DataError: the file is missing, damaged, or of another version.
         """
         if isinstance(stack, str):
             from kernelcast.runtime.stack import find_stack
@@ -125,10 +120,7 @@ class Estimator:
         return cls(load_bundle(source_meant(path)), calibrated=calibrated, stack=stack)
 
     def limited(self, most_chunks: int) -> Self:
-        """The same for layouts of at most `most_chunks` chunks; caches are shared.
-
-        `predict` then raises TooManyChunks before it computes a larger one.
-        """
+        """The same, caches shared, where `predict` raises TooManyChunks for a layout of more than `most_chunks`."""
         other = copy(self)
         other._most_chunks = most_chunks
         return other
@@ -169,18 +161,15 @@ class Estimator:
         """Time of one training step of `model`, laid out as `parallelism` on `cluster` (docs/method.md, A step).
 
         Without `cluster`, `fabric` gives the devices per node, else the bundle's fabric; without any, the whole job is
-        on one node. `fabric` answers the collectives instead of the bundle's
-        (docs/fabrics.md); a text is the name of a shipped fabric, or the path of its file. `bucket_entries` is the
-        framework's bucket for gradient and parameter collectives. `timeline` is an exact simulation of the schedule,
-        or the closed form (the paper's eq. 7 for 1F1B). `interval=False` leaves out the step's interval, which saves
-        time. `gpu_memory_bytes` is the memory of a device (the bundle's by default), and `reserved_memory_bytes` the
-        part of it that training cannot use (docs/memory.md). Repeated questions are answered from a cache.
-
-        Raises:
-            UsageError: the model cannot be laid out so, an argument is not allowed, or the bundle knows
-                several fabrics and `cluster` is not given.
-            DataError: the bundle lacks an operator that the model needs, cannot answer for the attention kernel that is
-                asked, or one of its models answers nonsense.
+        on one node. `fabric` answers the collectives instead of the bundle's (docs/fabrics.md); a text is the name of a
+        shipped fabric, or the path of its file. `bucket_entries` is the framework's bucket for gradient and parameter
+        collectives. `timeline` is an exact simulation of the schedule, or the closed form (the paper's eq. 7 for 1F1B).
+        `interval=False` leaves out the step's interval, which saves time. `gpu_memory_bytes` is the memory of a device
+        (the bundle's by default), and `reserved_memory_bytes` the part of it that training cannot use (docs/memory.md).
+        Repeated questions are answered from a cache. UsageError where the model cannot be laid out so, an argument is
+        not allowed, or the bundle knows several fabrics and `cluster` is not given; DataError where the bundle lacks an
+        operator that the model needs, cannot answer for the attention kernel that is asked, or one of its models
+        answers nonsense.
         """
         # Before anything is looked up: 1.0 and True are equal to 1.
         _check_types(model, parallelism, cluster)
@@ -283,11 +272,7 @@ class Estimator:
         kind = step_kind(asked.model, asked.parallelism)
         spread = unexplained(asked.factors, draws, errors, kind, self._devices, is_carried=self._is_carried)
         if self.stack is not None:
-            from kernelcast.runtime.estimate.exposed_draws import exposed_draws
-
-            spread = spread * exposed_draws(
-                self.stack, engine, asked.parallelism, timeline, step_us=step_s * _US_PER_S, draws=draws
-            )
+            spread = spread * asked.exposed_draws(self.stack, engine, step_us=step_s * _US_PER_S, draws=draws)
         scattered = around(step_s, steps_s[1:], asked.factors, errors) * spread
         return np.concatenate([steps_s[:1], scattered])
 

@@ -16,10 +16,8 @@ from kernelcast.runtime.operators import OPERATORS, Direction, Vector, role_name
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedFeature:
-    """One entry of a workload vector, and the range that the regressor was trained on.
-
-    `inside`: whether the value lies in the range, within the tolerance of warnings; None for the features of
-    an elementwise operator, whose number of elements decides.
+    """One entry of a workload vector, and its trained range; `inside`: in the range, within the tolerance of warnings;
+    None of an elementwise operator, whose number of elements decides.
     """
 
     name: str
@@ -92,12 +90,8 @@ class Explanation:
 
 
 def explain_operator(estimate: Estimate, bundle: Bundle, name: str) -> tuple[Explanation, ...]:
-    """Every distinct question that `estimate`'s step asks about operator `name`, in the order of the step.
-
-    `name` is an operator's, one of its roles (`qkv`), or a role's name in the paper's Table I (`Linear1`).
-
-    Raises:
-        UsageError: there is no such operator, the step does not call it, or a fabric answered it.
+    """Every distinct question of the step about `name`: an operator, a role (`qkv`), or a role's name in the paper's
+    Table I (`Linear1`). UsageError where the step does not call it, or a fabric answered it.
     """
     calls: dict[Question, int] = {}
     everything_us = 0.0

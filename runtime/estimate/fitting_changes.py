@@ -19,10 +19,7 @@ _LEAST_GAIN = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FittingChange:
-    """Fields of a layout that fits, where they differ from one that does not; its step time and fullest device.
-
-    `more_devices`: how many it has, where they are more.
-    """
+    """Fields that differ in a layout that fits; its step time, fullest device, and devices where they are more."""
 
     fields: dict[str, Any]
     step_time_s: float
@@ -49,11 +46,9 @@ def fitting_changes(
     fabric: FabricChoice | None = None,
     fit_probability: float | None = None,
 ) -> tuple[FittingChange, ...]:
-    """Of every kind of change the least that makes `estimate` fit, the fastest first; none where it fits. Where no
-    single one does without more devices, also each with full recomputation.
-
-    Samples per update stay; two kinds have more devices. LoRA trains other weights. What the bundle cannot
-    answer is left out. With `fit_probability`, what fits fits with this probability.
+    """Of every kind of change the least that makes `estimate` fit, the fastest first; none where it fits. Where only
+    more devices do, also each with full recomputation. Samples per update stay; with `fit_probability`, what fits fits
+    with it.
     """
     if not _is_short(estimate.memory, fit_probability):
         return ()
@@ -74,10 +69,8 @@ def faster_changes(
     framework: str | None = None,
     fabric: FabricChoice | None = None,
 ) -> tuple[FittingChange, ...]:
-    """The best of every kind of change that shortens the step by 1 % or more and fits, the fastest first.
-
-    Samples per update stay; the last kind has twice the devices. A change is one that `framework` runs, where given.
-    What the bundle cannot answer is left out.
+    """The best of every kind of change that shortens the step by 1 % or more, fits and, where given, the `framework`
+    runs; the fastest first. Samples per update stay; the last kind has twice the devices.
     """
     software = None if framework is None else framework_named(framework)
     limit_s = estimate.step_time_s * (1 - _LEAST_GAIN)

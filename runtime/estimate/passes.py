@@ -1,6 +1,7 @@
 """Passes of one structure's layouts through their chunks, from times of their blocks, and what overlaps with them."""
 
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -37,11 +38,7 @@ class HostShare:
         self.element_bytes, self.draws = element_bytes, draws
 
     def _host(self, layouts: Layouts, rows: Rows) -> Host | None:
-        """Its rates; all layouts have the same.
-
-        Raises:
-            UsageError: a rate that is needed is not known.
-        """
+        """Its rates; all layouts have the same. UsageError where a rate that is needed is not known."""
         return Host.of(layouts.parallelism(int(rows[0])), self.link_bytes_per_s) if len(rows) else None
 
     def update_us(
@@ -64,10 +61,7 @@ class HostShare:
     def beside_copies(
         self, layouts: Layouts, rows: Rows, layers: tuple[BlockTimes, ...]
     ) -> tuple[BlockTimes, ...]:
-        """Times of layers whose activations go to the host overlapped with the forward pass, and come back later.
-
-        Like an overlapped collective, a copy adds the time that compute does not hide, at least the exposed share.
-        """
+        """Times of layers whose activations go to the host and back: a copy adds what compute does not hide."""
         share = layouts.like.exposed_share
         host = self._host(layouts, rows) if layouts.like.offload_activations else None
         if host is None:
@@ -109,12 +103,9 @@ def update_overlap(
     buckets: Times,
     exposed_share: float,
 ) -> Overlap:
-    """Effect of the update's collectives on the passes that they overlap (docs/timeline.md).
-
-    `forward_us`, `send_us` after it and `completing_us`, of the passes that complete gradients, are [configs, chunks],
-    and so are both of `links_us`, how long these passes use the same links for their own collectives. `gradients_us`
-    and `gather_us`, None where they overlap with nothing, and `buckets` are [configs, stages]. The chunks of a stage
-    share its collectives evenly.
+    """Effect of the update's collectives on the passes that they overlap (docs/timeline.md). Times of passes and of
+    `links_us`, in which these use the same links themselves, [configs, chunks]; `gradients_us`, `gather_us` (None where
+    they overlap with nothing) and `buckets` [configs, stages].
     """
     of_chunk, nothing = structure.per_chunk(buckets), np.zeros_like(forward_us)
 
@@ -152,10 +143,7 @@ end."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passes:
-    """Times of the blocks of layouts of one structure for one micro-batch, [configs] each.
-
-    `layers` are times of a layer of each kind, `kept_layers` the same without recomputation.
-    """
+    """Times of the blocks of layouts of one structure for one micro-batch, [configs] each; layers by kind."""
 
     structure: Structure
     first: BlockTimes
@@ -198,23 +186,19 @@ class Passes:
         """How long the first forward pass and the one that completes gradients use the links of data parallelism for
         their own collectives, [configs, chunks] each. Passes that only make weights' gradients have none.
         """
-        kinds = [[(chunk.first, chunk.counts, chunk.kept, chunk.last) for chunk in chunks] for chunks in cuts]
+        kinds = _kinds(cuts)
         nothing = np.zeros_like(self.first.forward_us)
         forward, completing = dict[ChunkKind, Times](), dict[ChunkKind, Times]()
-        for kind in dict.fromkeys(kind for cut in kinds for kind in cut):
+
+        def on_links(kind: ChunkKind, name: str) -> Times:
             # Kinds without layers are left out, not multiplied by 0: their time may be NaN (no answer).
             blocks = [(block, count) for block, count in self._blocks(*kind) if count]
-            forward[kind] = sum_of(
-                [nothing, *(count * np.minimum(one.forward_link_us, one.forward_us) for one, count in blocks)]
-            )
-            completing[kind] = nothing
-            if not self.structure.is_split:
-                completing[kind] = sum_of(
-                    [
-                        nothing,
-                        *(count * np.minimum(one.backward_link_us, one.backward_us) for one, count in blocks),
-                    ]
-                )
+            of_block = attrgetter(f"{name}_link_us", f"{name}_us")
+            return sum_of([nothing, *(count * np.minimum(*of_block(one)) for one, count in blocks)])
+
+        for kind in dict.fromkeys(kind for cut in kinds for kind in cut):
+            forward[kind] = on_links(kind, "forward")
+            completing[kind] = nothing if self.structure.is_split else on_links(kind, "backward")
         return columns_of(forward, kinds, whose), columns_of(completing, kinds, whose)
 
     def whole_us(self, first: bool, counts: tuple[int, ...], kept: tuple[int, ...], last: bool) -> Times:
@@ -226,7 +210,7 @@ class Passes:
         self, cuts: Sequence[tuple[Chunk, ...]], whose: NDArray[np.intp], send_us: Times
     ) -> dict[str, Times]:
         """Passes and sends, [configs, chunks] by their names in `Durations`; `whose` cut a configuration has."""
-        kinds = [[(chunk.first, chunk.counts, chunk.kept, chunk.last) for chunk in chunks] for chunks in cuts]
+        kinds = _kinds(cuts)
         known = {kind: self.through(*kind) for kind in dict.fromkeys(kind for cut in kinds for kind in cut)}
         arrays = {
             name: columns_of({kind: getattr(times, name) for kind, times in known.items()}, kinds, whose)
@@ -251,6 +235,10 @@ class Passes:
             f"saved_{name}": np.maximum(0.0, alone[name] - in_pairs[name])
             for name in ("forward_us", "backward_us")
         }
+
+
+def _kinds(cuts: Sequence[tuple[Chunk, ...]]) -> list[list[ChunkKind]]:
+    return [[(chunk.first, chunk.counts, chunk.kept, chunk.last) for chunk in chunks] for chunks in cuts]
 
 
 @dataclass(frozen=True, slots=True)

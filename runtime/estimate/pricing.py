@@ -45,10 +45,8 @@ class What(StrEnum):
 
 
 class Part(NamedTuple):
-    """A part of a piece: its block, its work, and for overlapped collectives the work that they overlap.
-
-    `is_compute`: the compute that overlaps, instead of the collectives; of a pass, what it takes with a host that is
-    ahead.
+    """A part of a piece: its block, its work, and for overlapped collectives the work that they overlap; `is_compute`:
+    that compute instead; of a pass, what it takes with a host that is ahead.
     """
 
     block: str
@@ -176,10 +174,8 @@ _UPDATE_PART_OF: dict[str, Part] = {
 
 @dataclass(frozen=True, slots=True)
 class PricedKind:
-    """Times of the distinct pieces of one kind: float64 [pieces, parts, 2, 1 + draws], with the place of each part.
-
-    Of a part, the first of two is its time in µs, the second how much of it makes gradients of weights. `whose` is the
-    piece of each layout.
+    """Times of the distinct pieces of one kind, float64 [pieces, parts, 2, 1 + draws]: time in µs, and how much of it
+    makes gradients of weights; with the place of each part. `whose` is the piece of each layout.
     """
 
     times_us: Times
@@ -284,10 +280,7 @@ class Pricing:
         wanted: dict[PieceKey, Parts],
         taken_apart: dict[tuple[object, ...], Decomposition],
     ) -> dict[str, tuple[list[PieceKey], Rows]]:
-        """Keys of the distinct pieces of every kind, and the piece of each layout; unknown ones go into `wanted`.
-
-        Layouts that agree in the columns of a kind are taken apart once.
-        """
+        """Keys of the distinct pieces of every kind, and the piece of each layout; unknown ones go into `wanted`."""
         by_columns: dict[tuple[str, ...], list[Kind]] = {}
         for kind in kinds:
             by_columns.setdefault(kind.columns, []).append(kind)
@@ -299,7 +292,8 @@ class Pricing:
                 keys: list[PieceKey] = [(kind.name, *own) for own in values]
                 for row, key in enumerate(keys):
                     if key not in self._known and key not in wanted:
-                        agreeing = (columns, values[row])
+                        # The requests of one layout are all about it.
+                        agreeing = (columns, values[row]) if len(layouts) > 1 else tuple(layouts.table[0])
                         if agreeing not in taken_apart:
                             taken_apart[agreeing] = self.take_apart(distinct, row)
                         wanted[key] = kind.parts(taken_apart[agreeing])
@@ -366,9 +360,7 @@ class Pricing:
         counts: Times,
     ) -> tuple[Times, Times]:
         """What the host takes for sequences of calls in µs, and what a device waits for the first operator after the
-        host read the experts' numbers of rows, float64 [parts] each; `summed` adds up values over a sequence's calls.
-
-        The host cannot run ahead with experts that drop no token: it waits for their numbers of rows in every layer.
+        host read the experts' numbers of rows (where no token is dropped, in every layer), float64 [parts] each.
         """
         # Casts, paddings, and dropouts before adapters, belong to the modules of their products.
         of_modules = (

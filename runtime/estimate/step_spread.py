@@ -6,7 +6,7 @@ A new run takes the medians over publishers of rows of a similar size: each row 
 
 import csv
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -42,10 +42,8 @@ class SpreadRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepSpread:
-    """Quantiles of a step over its median, for one number of devices.
-
-    `p99_range` are the 5th and 95th percentile over publishers; `start_s` with its range are seconds from the start of
-    the process to the first step. `publishers` counts those with single steps.
+    """Quantiles of a step over its median, for one number of devices; `p99_range` are the 5th and 95th percentile over
+    `publishers`; `start_s` with its range are seconds to the first step.
     """
 
     p90: float
@@ -96,22 +94,16 @@ def spread_of(gpus: int, without: Collection[str] = ()) -> StepSpread:
     rows = [row for row in spread_rows() if row.publisher not in without]
     timed = [row for row in rows if row.p99 is not None]
 
-    def at(
-        level: float, value: Callable[[SpreadRow], float | None], among: Sequence[SpreadRow] = timed
-    ) -> float:
-        return _quantile(level, [(row, found) for row in among if (found := value(row)) is not None], gpus)
-
-    def start(row: SpreadRow) -> float | None:
-        return row.start_s
+    def at(level: float, name: str, among: Sequence[SpreadRow] = timed) -> float:
+        return _quantile(
+            level, [(row, one) for row in among if (one := getattr(row, name)) is not None], gpus
+        )
 
     return StepSpread(
-        p90=at(0.5, lambda row: row.p90),
-        p99=at(0.5, lambda row: row.p99),
-        mean=at(0.5, lambda row: row.mean),
-        std=at(0.5, lambda row: row.std),
-        p99_range=(at(0.05, lambda row: row.p99), at(0.95, lambda row: row.p99)),
-        start_s=at(0.5, start, rows),
-        start_range_s=(at(0.05, start, rows), at(0.95, start, rows)),
+        **{name: at(0.5, name) for name in ("p90", "p99", "mean", "std")},
+        p99_range=(at(0.05, "p99"), at(0.95, "p99")),
+        start_s=at(0.5, "start_s", rows),
+        start_range_s=(at(0.05, "start_s", rows), at(0.95, "start_s", rows)),
         publishers=len({row.publisher for row in timed}),
     )
 

@@ -11,11 +11,8 @@ _S_PER_DAY, _S_PER_HOUR = 86_400.0, 3_600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training(Record):
-    """`tokens` trained on at a constant rate, without start-up, checkpoints and failures (`walltime` adds those).
-
-    `steps` are whole updates. Of sequences with padding, `tokens` and `useful_tokens_per_s` count what is not padding.
-    `days_interval` follows the step's interval, None without one; `cost` is in the unit of the price, None without one;
-    `energy_kwh` of the devices is None where it is not known.
+    """`tokens` trained on at a constant rate, without start-up, checkpoints and failures. `steps` are whole updates;
+    `useful_tokens_per_s` leaves out padding; None: no interval, `cost` without a price, energy not known.
     """
 
     tokens: int
@@ -37,9 +34,7 @@ def training(
     sample_tokens: float | None = None,
     price_per_gpu_hour: float | None = None,
 ) -> Training:
-    """Train on `tokens` as estimated, a fraction `useful` of a sequence's; a sample has `sample_tokens` of
-    them, by default a sequence's.
-    """
+    """Train on `tokens` as estimated, a fraction `useful` of a sequence's, which a sample has unless said."""
     rate = useful * estimate.tokens_per_s
     steps = tokens / (rate * estimate.step_time_s)
     seconds = steps * estimate.step_time_s

@@ -45,10 +45,8 @@ def hardware_flops(parts: Decomposition) -> float:
 
 
 def peak_of(bundle: Bundle) -> Peak | None:
-    """The peak of the devices that a bundle was measured on, in its element type.
-
-    A CPU's peak is measured. None where a device is unknown or does not compute in that type, or where devices of
-    several rates were measured.
+    """The peak of the measured devices in the bundle's element type, a CPU's as measured; None where a device is
+    unknown or lacks that type, or where devices of several rates were measured.
     """
     manifest = bundle.manifest
     measured = {peak.device: peak for peak in manifest.peaks if peak.dtype == manifest.dtype}
@@ -59,18 +57,17 @@ def peak_of(bundle: Bundle) -> Peak | None:
 
 
 def peak_of_step(peak: Peak | None, parts: Decomposition) -> Peak | None:
-    """The peak that a step's utilisation refers to: with linears in 8 bit, of both types by their shares of the FLOPs.
-
-    The peak of the training's type if the device is unknown or has no 8-bit peak.
-    """
+    """The peak of a step's utilisation: with linears in 8 bit of both types by FLOPs, where the device has both."""
+    of = None if peak is None else device_named(peak.device)
+    faster = None if of is None else of.peak_flops_per_s(FLOAT8)
+    if peak is None or faster is None or not parts.has_casts:
+        return peak
     share = _of_job(
         parts, lambda block: (one for one in block.passes.forward.calls if OPERATORS[one.operator].dtype)
     )
-    share /= _of_job(parts, lambda block: block.passes.forward.calls)
-    of = None if peak is None else device_named(peak.device)
-    faster = None if of is None else of.peak_flops_per_s(FLOAT8)
-    if peak is None or faster is None or not share:
+    if not share:
         return peak
+    share /= _of_job(parts, lambda block: block.passes.forward.calls)
     return replace(
         peak,
         dtype=f"{share * 100:.0f} % of FLOPs in {FLOAT8}, else {peak.dtype}",

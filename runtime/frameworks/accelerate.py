@@ -108,7 +108,6 @@ class Checkpointed(Row):
     fields = ("recompute",)
 
     def read(self, settings: Settings, facts: Facts) -> Found:
-        """By either name."""
         on = any(FLAG.parse(key, settings[key]) for key in self.keys if key in settings)
         return Found({"recompute": "full" if on else "none"})
 
@@ -160,27 +159,24 @@ class Length(Row):
     fields = ("sequence_length",)
 
     def read(self, settings: Settings, facts: Facts) -> Found:
-        """The first of them."""
         key = next((one for one in self.keys if one in settings), None)
         return Found({} if key is None else {"sequence_length": _DEGREE.parse(key, settings[key])})
 
 
 def _parse(text: str) -> Settings:
     """Flags, with the two words of Python that argparse is given."""
-    words = {"True": True, "False": False, "true": True, "false": False}
     found = {
-        key: words.get(value, value) if isinstance(value, str) else value
+        key: _WORDS.get(value, value) if isinstance(value, str) else value
         for key, value in parse_shell(text, lists=Adapters.modules).items()
     }
     return found | ({_DPO: True} if _IS_DPO.search(text) else {})
 
 
-def flags_of_file(text: str) -> dict[str, Any]:
-    """The settings of an accelerate YAML or a DeepSpeed JSON as flags.
+_WORDS = {"True": True, "False": False, "true": True, "false": False}
 
-    Raises:
-        DataError: it begins as JSON and is none.
-    """
+
+def flags_of_file(text: str) -> dict[str, Any]:
+    """The settings of an accelerate YAML or a DeepSpeed JSON as flags; DataError for broken JSON."""
     if text.lstrip().startswith("{"):
         values = parse_json(text)
         found = {flag: values[key] for flag, key in _OF_DEEPSPEED.items() if key in values}

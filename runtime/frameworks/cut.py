@@ -22,13 +22,10 @@ def layout_text(counts: tuple[int, ...]) -> str:
 
 def read_layout_text(text: str, key: str) -> tuple[int, ...]:
     """Layers of each chunk of such a layout, `(tt|)*3` for repetitions, commas anywhere; m, a further prediction, runs
-    with the loss.
+    with the loss. UsageError where it is none.
 
     >>> read_layout_text("Et*3|(tt|)*2,t|L", "layout")
     (3, 2, 2, 1, 0)
-
-    Raises:
-        UsageError: it is none.
     """
     plain = re.sub(r"[\s,\\]", "", text[:_LONGEST_TEXT])
     # From inside out: a repetition may be repeated.

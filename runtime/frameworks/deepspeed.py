@@ -25,18 +25,16 @@ class Batches(Row):
     fields = ("micro_batch", "micro_batches", "global_batch", "dp")
 
     def write(self, facts: Facts) -> Part:
-        """All three."""
         values = (facts["micro_batch"], facts["micro_batches"], facts["global_batch"])
         return Part(dict(zip(self.keys, values, strict=True)))
 
     def read(self, settings: Settings, facts: Facts) -> Found:
         """As far as they are set: "auto" is left to a trainer."""
         kind = OPTIONS["global_batch"].kind
-        sizes = [
+        micro, steps, whole = (
             None if settings.get(key, "auto") == "auto" else kind.parse(key, settings[key])
             for key in self.keys
-        ]
-        micro, steps, whole = sizes
+        )
         if micro is None:
             return Found({"global_batch": whole} if whole else {})
         if whole is None:
@@ -54,7 +52,6 @@ class Cut(Row):
     """The layers of chunks, which DeepSpeed has no setting for."""
 
     def write(self, facts: Facts) -> Part:
-        """Only the loss."""
         counts = ",".join(map(str, facts["layer_counts"]))
         return Part(lost=(f"layers per chunk {counts} (PipelineModule decides)",) if facts["pp"] > 1 else ())
 

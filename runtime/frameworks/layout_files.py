@@ -25,10 +25,7 @@ _OF_SLURM = re.compile(r"^#SBATCH\b.*\s(?:--(?:nodes|gpus|gres|ntasks)|-[NGn](?=
 
 
 def line_of(key: str, text: str) -> int | None:
-    """The line of a setting, from 1; None where it stands nowhere: a default, or what a variable holds.
-
-    Of a flag that is given twice the last one counts, as in argparse. `WORLD_SIZE` may follow from `#SBATCH` lines.
-    """
+    """The line of a setting, from 1, of a flag given twice the last; None where it stands nowhere, as a default."""
     code = _COMMENT.sub(lambda match: " " * len(match[0]), text)
     dashed = re.escape(key.lstrip("-")).replace(r"\-", "[-_]")
     flags = re.compile(rf"(?<![\w.-])(?:--)?{dashed}(?![\w.-])(?=[\s=:\"'\\])")
@@ -74,11 +71,7 @@ class Written:
 
 
 def write_layout(name: str, job: Job) -> Written:
-    """The arguments of the framework `name` (one of `FRAMEWORKS`) for a job.
-
-    Raises:
-        UsageError: the model cannot be cut in this way.
-    """
+    """Arguments of framework `name` for a job; UsageError where the model cannot be cut in this way."""
     framework, facts = FRAMEWORKS[name], job.facts()
     parts = [row.write(facts) for row in framework.rows]
     settings: Settings = {key: value for part in parts for key, value in part.settings.items()}
@@ -100,9 +93,7 @@ class Source(NamedTuple):
 
 
 class Request(NamedTuple):
-    """Fields of a request that a file and the caller decide together, what was not read exactly, in words, and the
-    settings of the file that fields come from.
-    """
+    """Fields that a file and the caller decide together, what was not read exactly, and the settings they come from."""
 
     fields: dict[str, Any]
     notes: tuple[str, ...]
@@ -152,11 +143,7 @@ class LayoutFile:
         return tuple(key if line is None else f"{key} (line {line})" for key, line in lines)
 
     def trained(self) -> tuple[str, int, str] | None:
-        """Steps or samples of the whole run: the field, its value and the setting; None where the file says neither.
-
-        Raises:
-            UsageError: it is no such number.
-        """
+        """Steps or samples of the whole run: field, value and setting, None for neither; UsageError for a wrong one."""
         for field, key in (("steps", self.framework.steps), ("samples", self.framework.samples)):
             if key in self.settings:
                 with error_context(self.where, *self._place(key)):
@@ -164,11 +151,7 @@ class LayoutFile:
         return None
 
     def sequence_length(self) -> int | None:
-        """Tokens of a sequence, None where the file does not say it.
-
-        Raises:
-            UsageError: it is no such number.
-        """
+        """Tokens of a sequence, None where the file does not say it; UsageError where it is no such number."""
         with error_context(self.where):
             for row in self.framework.rows:
                 there = tuple(key for key in row.keys if key in self.settings)
@@ -186,11 +169,7 @@ class LayoutFile:
         return [f"line {line}" for key in keys if (line := line_of(key, self.text)) is not None][:1]
 
     def model(self) -> ModelConfig:
-        """The model that the file's settings describe.
-
-        Raises:
-            UsageError: the framework's settings do not describe a model, a setting is wrong, or one is missing.
-        """
+        """The model that the settings describe; UsageError where they do not, or one is wrong or missing."""
         if self.framework.model is None:
             raise UsageError(
                 f"{self.where}: {self.framework.title} settings do not describe a model: give --model"
@@ -205,13 +184,9 @@ class LayoutFile:
             return ModelConfig.from_document(fields, where="its model", name="model")
 
     def request(self, model: ModelConfig, given: Mapping[str, Any], devices: int | None = None) -> Request:
-        """Fields of a prediction of `model`: the file's, overridden by `given`.
-
-        With another tp or pp the devices that the file names stay, with another dp or micro-batch the global batch.
-        `devices` are the job's, where given.
-
-        Raises:
-            UsageError: a setting is wrong, they contradict each other, or the file cannot tell dp.
+        """Fields of a prediction of `model`: the file's, overridden by `given`; devices stay under another tp or pp,
+        the global batch under another dp or micro-batch. `devices` are the job's. UsageError where settings are wrong
+        or contradict each other.
         """
         asked = dict(given) if devices is None else {**given, "devices": devices}
         with error_context(self.where):
@@ -259,12 +234,8 @@ class LayoutFile:
 
 
 def read_layout_text(text: str, where: str, open_file: Callable[[str], str] | None = None) -> LayoutFile:
-    """The settings in a text: flags of Megatron-LM, TOML of torchtitan, JSON of DeepSpeed, YAML of NeMo and the like.
-
-    `open_file` gives the text of a file that a script names; without one such files are not read.
-
-    Raises:
-        DataError: it is not of its form, or says nothing about a layout.
+    """The settings in a text: flags of Megatron-LM, TOML of torchtitan, JSON of DeepSpeed, YAML of NeMo and the like;
+    `open_file` gives a file that a script names. DataError where it is not of its form, or says nothing about a layout.
     """
     readers = (ACCELERATE, *reversed([*FRAMEWORKS.values()]))
     framework = next(one for one in readers if one.is_form_of(text))
@@ -282,9 +253,7 @@ def read_layout_text(text: str, where: str, open_file: Callable[[str], str] | No
 
 def with_devices(facts: Mapping[str, Any], asked: Mapping[str, Any]) -> Facts:
     """The degree dp from the devices, ZeRO's group from its copies, and one of global batch and micro-batches.
-
-    Raises:
-        UsageError: the other degrees do not divide `devices`, or dp, which is asked for, makes another number.
+    UsageError where the other degrees do not divide `devices`, or dp, which is asked for, makes another number.
     """
     facts = dict(facts)
     others = prod(facts.get(name, 1) for name in DEGREES if name != "dp")

@@ -28,11 +28,8 @@ class Launch(Row):
     fields = ("devices", "gpus_per_node")
 
     def __init__(self, flags: tuple[str, str] = LAUNCHER, *, is_written: bool = True) -> None:
-        self.flags, self.keys, self.is_written = (
-            flags,
-            (*dict.fromkeys((*flags, *LAUNCHER)), WORLD_SIZE),
-            is_written,
-        )
+        self.flags, self.is_written = flags, is_written
+        self.keys = (*dict.fromkeys((*flags, *LAUNCHER)), WORLD_SIZE)
 
     def write(self, facts: Facts) -> Part:
         """As many processes on every node, as torchrun wants it."""
@@ -107,11 +104,9 @@ class Pipeline(Chunks):
     keys = (layout, per_chunk, chunks, first, last, *ends)
 
     def of_chunks(self, facts: Facts) -> Settings:
-        """The layers of a chunk."""
         return {self.per_chunk: facts["layer_counts"][0]}
 
     def read(self, settings: Settings, facts: Facts) -> Found:
-        """The layers of every chunk as Megatron-LM cuts them."""
         pp, layers = facts["pp"], facts["layers"]
         if self.layout in settings:
             return self.read_layout(settings, pp)
@@ -141,12 +136,10 @@ class DistributedOptimizer(Row):
     fields = ("gradient_collective", "shard_group")
 
     def write(self, facts: Facts) -> Part:
-        """Copies of the optimizer's shards, where there are several."""
         shards, replicas = facts["shard_group"] or facts["replicas"], facts["replicas"]
         return Part({self.instances: replicas // shards} if facts["zero"] and shards < replicas else {})
 
     def read(self, settings: Settings, facts: Facts) -> Found:
-        """Nothing without a sharded optimizer."""
         if not facts["zero"]:
             return Found({})
         copies = LAYOUT["dp"].kind.parse(self.instances, settings.get(self.instances, 1))
@@ -160,12 +153,10 @@ class GroupedQueries(Row):
     fields = ("kv_heads",)
 
     def write(self, facts: Facts) -> Part:
-        """Both flags, where there are fewer."""
         fewer = facts["kv_heads"] < facts["attention_heads"]
         return Part(dict(zip(self.keys, (True, facts["kv_heads"]), strict=True)) if fewer else {})
 
     def read(self, settings: Settings, facts: Facts) -> Found:
-        """The groups, where they are used."""
         used, groups = (settings.get(key) for key in self.keys)
         if not used or groups is None:
             return Found({})
@@ -192,7 +183,6 @@ class Dropout(Row):
     fields = ("dropout",)
 
     def write(self, facts: Facts) -> Part:
-        """The same for both."""
         return Part(dict.fromkeys(self.keys, f"{facts['dropout']:g}"))
 
     def read(self, settings: Settings, facts: Facts) -> Found:
@@ -200,11 +190,9 @@ class Dropout(Row):
         hidden, attention = (
             LAYOUT["dropout"].kind.parse(key, settings.get(key, _USUAL_DROPOUT)) for key in self.keys
         )
-        differ = bool(hidden) != bool(attention)
-        note = (
-            f"dropout {hidden:g} and of attention {attention:g} are read as {hidden or attention:g} of both"
-        )
-        return Found({"dropout": float(hidden or attention)}, (note,) if differ else ())
+        found, differ = float(hidden or attention), bool(hidden) != bool(attention)
+        note = f"dropout {hidden:g} and of attention {attention:g} are read as {found:g} of both"
+        return Found({"dropout": found}, (note,) if differ else ())
 
 
 _USUAL_DROPOUT = 0.1

@@ -1,6 +1,7 @@
 """Megatron-LM's flags of experts, latent attention, context parallelism and recomputation (docs/frameworks.md)."""
 
 import ast
+from collections.abc import Sequence
 from typing import get_args
 
 from kernelcast.runtime.errors import UsageError
@@ -29,7 +30,6 @@ class ContextExchangeType(Row):
     fields = ("context_exchange",)
 
     def write(self, facts: Facts) -> Part:
-        """Nothing for a ring, which is the default."""
         if facts["context_exchange"] == "ring":
             return Part()
         names = {ours: name for name, ours in _EXCHANGES.items()}
@@ -52,13 +52,11 @@ class ExpertTensorParallel(Row):
     fields = ("expert_tp",)
 
     def write(self, facts: Facts) -> Part:
-        """Where it is another number than tp, of a model with experts."""
         return Part(
             {self.key: facts["expert_tp"]} if facts["experts"] and facts["expert_tp"] != facts["tp"] else {}
         )
 
     def read(self, settings: Settings, facts: Facts) -> Found:
-        """Nothing for a model without experts."""
         if not facts["experts"]:
             return Found({})
         return Found({"expert_tp": LAYOUT["tp"].kind.parse(self.key, settings.get(self.key, facts["tp"]))})
@@ -72,7 +70,6 @@ class ExpertLayers(Row):
     fields = ("dense_layers", "expert_interval")
 
     def write(self, facts: Facts) -> Part:
-        """A list, unless all layers have experts."""
         dense, interval = (facts[name] for name in self.fields)
         if not facts["experts"] or (dense, interval) == (0, 1):
             return Part()
@@ -82,7 +79,6 @@ class ExpertLayers(Row):
         return Part({self.key: f"({'+'.join([*parts, *[f'[0]*{rest}'] * bool(rest)])})"})
 
     def read(self, settings: Settings, facts: Facts) -> Found:
-        """The fields of the pattern; another one is said."""
         if self.key not in settings:
             return Found({})
         pattern = expert_pattern(self.key, settings[self.key], facts["layers"])
@@ -97,11 +93,7 @@ class ExpertLayers(Row):
 
 
 def expert_pattern(key: str, value: object, layers: int) -> list[int]:
-    """1 for every layer with experts, 0 for the others, of a number or a sum of products of lists.
-
-    Raises:
-        UsageError: it is neither.
-    """
+    """1 for layers with experts, else 0, of a number or a sum of products of lists; UsageError for neither."""
     text = str(value)
     refusal = UsageError(field=key, found=value, expected="a number or a list such as ([0]*3+[1]*58)")
     if text.isdecimal() and 0 < len(text) < 6 and int(text):
@@ -192,15 +184,21 @@ class Heads(Row):
         return Found(numbers)
 
 
+def known_names(
+    key: str, listed: Sequence[str], known: Sequence[str]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The listed names that are known, in their order, and a note about the others of a setting."""
+    found = tuple(name for name in known if name in listed)
+    unknown = " ".join(name for name in listed if name not in found)
+    return found, (f"{key} {unknown} is not modelled",) if unknown else ()
+
+
 _MODULES = tuple(name for name in get_args(RecomputeModule) if name != "per_op")
 _OFFLOADED = tuple(name for name in get_args(OffloadModule) if name != "all")
 
 
 class Recompute(Row):
-    """What is recomputed: modules of every layer, or whole layers.
-
-    Of these perhaps only the first of every chunk ("block"), or some at once ("uniform").
-    """
+    """What is recomputed: modules of every layer, or whole layers, some ("block") or several at once ("uniform")."""
 
     granularity = "--recompute-granularity"
     activations = "--recompute-activations"
@@ -211,7 +209,6 @@ class Recompute(Row):
     fields = ("recompute", "recompute_modules", "recompute_layers", "recompute_together")
 
     def write(self, facts: Facts) -> Part:
-        """Modules where they are not the usual ones; whole layers with their method."""
         kind, modules, layers, together = (facts[name] for name in self.fields)
         if kind == "none":
             return Part({})
@@ -225,7 +222,6 @@ class Recompute(Row):
         return Part({self.granularity: kind, self.method: method[0], self.layers: method[1]}, tuple(lost))
 
     def read(self, settings: Settings, facts: Facts) -> Found:
-        """Nothing is recomputed where nothing is said."""
         usual = "selective" if self.activations in settings else "none"
         asked = settings.get(self.granularity)
         kind = usual if asked is None else choice(("selective", "full")).parse(self.granularity, asked)
@@ -236,13 +232,10 @@ class Recompute(Row):
             return Found({"recompute": kind, field: count, other: LAYOUT[other].default})
         if kind == "none" or self.modules not in settings:
             return Found({"recompute": kind})
-        listed = settings[self.modules]
-        known = tuple(name for name in _MODULES if name in listed)
-        unknown = [name for name in listed if name not in known]
-        notes = (f"{self.modules} {' '.join(unknown)} is not modelled",) if unknown else ()
-        if not known:
-            return Found({"recompute": "none"}, notes)
-        return Found({"recompute": kind, "recompute_modules": known}, notes)
+        known, notes = known_names(self.modules, settings[self.modules], _MODULES)
+        return Found(
+            {"recompute": kind, "recompute_modules": known} if known else {"recompute": "none"}, notes
+        )
 
 
 class ActivationOffload(Row):
@@ -268,7 +261,6 @@ class ActivationOffload(Row):
         return Part({self.whole: True, self.layers: round(count)})
 
     def read(self, settings: Settings, facts: Facts) -> Found:
-        """Modules without a name here are not modelled."""
         if self.layers in settings:
             count = whole_number(0, MAX_LAYERS).parse(self.layers, settings[self.layers])
             return Found({"offload_activations": min(1.0, count / facts["layers"])})
@@ -276,13 +268,9 @@ class ActivationOffload(Row):
             return Found({})
         found = settings.get(self.listed, ())
         names = found if isinstance(found, tuple) else (found,)
-        known = tuple(name for name in _OFFLOADED if name in names)
-        unknown = [name for name in names if name not in known]
-        notes = (f"{self.listed} {' '.join(unknown)} is not modelled",) if unknown else ()
-        if not known:
-            return Found({}, notes)
+        known, notes = known_names(self.listed, names, _OFFLOADED)
         part = LAYOUT["offload_activations"].kind.parse(self.part, settings.get(self.part, 1.0))
-        return Found({"offload_activations": part, "offload_modules": known}, notes)
+        return Found({"offload_activations": part, "offload_modules": known} if known else {}, notes)
 
 
 _TOKENIZERS = {
@@ -302,28 +290,18 @@ class Tokenizer(Row):
     keys = ("--vocab-file", "--tokenizer-model", "--tokenizer-type")
     fields = ("vocabulary_size",)
 
-    def write(self, facts: Facts) -> Part:
-        """Nothing: --vocab-size says it."""
-        return Part()
-
     def read(self, settings: Settings, facts: Facts) -> Found:
         """Nothing of an unknown one; a note names an unknown file of a known tokenizer, whose usual size is taken."""
-        named = self.named(settings)
-        if (
-            "vocabulary_size" not in facts
-            and (model := built_in_name(settings.get(self.keys[1]))) is not None
-        ):
+        named, is_known = self.named(settings), "vocabulary_size" in facts
+        if not is_known and (model := built_in_name(settings.get(self.keys[1]))) is not None:
             return Found({"vocabulary_size": load_model(model).vocabulary_size})
         found = next((one for one in _TOKENIZERS.items() if one[0] in named), None)
-        if found is None or "vocabulary_size" in facts:
+        if found is None or is_known:
             return Found({})
         files = [f"{key} {settings[key]}" for key in self.keys[:2] if key in settings]
-        notes = (
-            (f"{files[0]} is not read: {found[1]:,} entries are taken, {found[0]}'s",)
-            if files and found[0] == settings.get(self.keys[2])
-            else ()
-        )
-        return Found({"vocabulary_size": found[1]}, notes)
+        is_usual = files and found[0] == settings.get(self.keys[2])
+        note = f"{files[0]} is not read: {found[1]:,} entries are taken, {found[0]}'s" if is_usual else ""
+        return Found({"vocabulary_size": found[1]}, (note,) if note else ())
 
     @classmethod
     def named(cls, settings: Settings) -> str:
@@ -342,21 +320,15 @@ _POSITIONS, _ROWS = "--position-embedding-type", "--max-position-embeddings"
 
 
 def usual_model(settings: Settings, facts: Facts) -> Facts:
-    """What pretrain_gpt.py takes where the settings of rows say nothing, and positions.
-
-    Raises:
-        UsageError: the flags of another model than a decoder-only transformer, or no known vocabulary.
+    """What pretrain_gpt.py takes where the settings of rows say nothing, and positions. UsageError for flags of
+    another model than a decoder-only transformer, or an unknown vocabulary.
     """
     for key in _OTHER_MODELS:
         if key in settings:
             raise UsageError(field=key, found=settings[key], expected="a decoder-only transformer")
     if "vocabulary_size" not in facts:
-        named = Tokenizer.named(settings)
-        raise UsageError(
-            "--vocab-size is missing"
-            + f", and the tokenizer {named} is unknown" * bool(named)
-            + ": give it or --model"
-        )
+        tokenizer = f", and the tokenizer {named} is unknown" if (named := Tokenizer.named(settings)) else ""
+        raise UsageError(f"--vocab-size is missing{tokenizer}: give it or --model")
     learned = settings.get(_POSITIONS, "learned_absolute") == "learned_absolute"
     learned = learned and "--use-rotary-position-embeddings" not in settings
     # SwiGLU's three matrices have the entries of two that are 4 d wide (arguments.py).
@@ -365,14 +337,13 @@ def usual_model(settings: Settings, facts: Facts) -> Facts:
     share, head = float(settings.get(Heads.rotated, 1)), facts.get("head_size")
     head = head or facts.get("hidden_size", 0) // max(1, facts.get("attention_heads", 1))
     turned = {"rotary_size": int(share * head)} if share < 1 and "kv_rank" not in facts else {}
+    rows = MODEL["learned_positions"].kind.parse(_ROWS, settings.get(_ROWS, 0)) if learned else 0
     return {
         "norm": "layer_norm",
         "activation": "gelu",
         "attention": "fused_softmax" if settings.get("--transformer-impl") == "local" else "flash",
         "rotary": not learned and settings.get(_POSITIONS, "rope") == "rope",
-        "learned_positions": MODEL["learned_positions"].kind.parse(_ROWS, settings.get(_ROWS, 0))
-        if learned
-        else 0,
+        "learned_positions": rows,
         **width,
         **turned,
     }

@@ -19,11 +19,7 @@ _DEEPEST = 8
 
 
 def parse_toml(text: str) -> Settings:
-    """The settings of a TOML document.
-
-    Raises:
-        DataError: it is not TOML.
-    """
+    """The settings of a TOML document; DataError where it is not TOML."""
     try:
         return dict(_leaves(small_file.parse_toml(text.encode())))
     except (ValueError, RecursionError) as error:
@@ -31,11 +27,7 @@ def parse_toml(text: str) -> Settings:
 
 
 def parse_json(text: str) -> Settings:
-    """The settings of a JSON object.
-
-    Raises:
-        DataError: it is not one.
-    """
+    """The settings of a JSON object; DataError where it is not one."""
     try:
         values = json.loads(text)
     except (ValueError, RecursionError) as error:

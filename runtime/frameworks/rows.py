@@ -33,23 +33,24 @@ class Job:
     dtype: str
 
     def facts(self) -> Facts:
-        """Its fields. A field that changes nothing in this layout has its plainest value: ZeRO on one
-        replica, sequence parallelism without tensor parallelism, where recomputation stops without any.
-
-        Raises:
-            UsageError: the model cannot be cut in this way.
+        """Its fields. A field that changes nothing in this layout has its plainest value: ZeRO on one replica, sequence
+        parallelism without tensor parallelism, where recomputation stops without any. UsageError where the model cannot
+        be cut in this way.
         """
         layout = self.parallelism
         facts = asdict(self.model) | asdict(layout)
-        facts["global_batch"] = layout.samples_per_update
-        facts["devices"] = layout.world_size
-        facts["layer_counts"] = layers_of_chunks(self.model.layers, layout)
-        facts["replicas"] = layout.replicas
-        facts["zero"] = layout.zero if layout.replicas > 1 else 0
-        facts["recompute_early_stop"] = layout.recompute_early_stop and layout.recompute != "none"
-        facts["sequence_parallel"] = layout.sequence_parallel and layout.tp > 1
-        facts["tensor_overlap"] = layout.tensor_overlap if layout.tp > 1 else "none"
-        return facts | {"gpus_per_node": self.gpus_per_node, "dtype": self.dtype}
+        return facts | {
+            "global_batch": layout.samples_per_update,
+            "devices": layout.world_size,
+            "layer_counts": layers_of_chunks(self.model.layers, layout),
+            "replicas": layout.replicas,
+            "zero": layout.zero if layout.replicas > 1 else 0,
+            "recompute_early_stop": layout.recompute_early_stop and layout.recompute != "none",
+            "sequence_parallel": layout.sequence_parallel and layout.tp > 1,
+            "tensor_overlap": layout.tensor_overlap if layout.tp > 1 else "none",
+            "gpus_per_node": self.gpus_per_node,
+            "dtype": self.dtype,
+        }
 
 
 Settings = Mapping[str, Any]
@@ -75,10 +76,7 @@ class Found(NamedTuple):
 
 
 class Row:
-    """One row of a table: the `keys` of its settings, the `fields` that it may read, and both directions.
-
-    A row of its own kind states them on its class; by default it writes nothing, and reads nothing.
-    """
+    """One row of a table: `keys` of its settings, `fields` that it may read; by default it writes and reads nothing."""
 
     keys: tuple[str, ...] = ()
     fields: tuple[str, ...] = ()
@@ -93,19 +91,13 @@ class Row:
         return Part()
 
     def read(self, settings: Settings, facts: Facts) -> Found:
-        """The fields that settings decide, as far as they are known.
-
-        Raises:
-            UsageError: a setting is wrong; names it, what was found and what was expected.
-        """
+        """The fields that settings decide, as far as they are known; UsageError for a wrong setting."""
         return Found({})
 
 
 class Same(Row):
-    """A number or text under another name. Absent, it has the framework's `default`, or is unknown.
-
-    `usual`: not written where it has this value. `unset`: values that mean that it is not set. `only_read`: another key
-    of a field that is written under its own.
+    """A number or text under another name, `default` if absent. Not written where it is `usual`; `unset` values mean
+    that it is not set; `only_read`: another key of a field that is written under its own.
     """
 
     def __init__(
@@ -121,12 +113,10 @@ class Same(Row):
         self.key, self.name, self.default, self.usual, self.unset = key, field, default, usual, unset
 
     def write(self, facts: Facts) -> Part:
-        """The value as it is."""
         value = facts[self.name]
         return Part(NOTHING if self.only_read or value == self.usual else {self.key: value})
 
     def read(self, settings: Settings, facts: Facts) -> Found:
-        """The value, of the field's kind."""
         value = settings.get(self.key, self.default)
         if value is None or value in self.unset:
             return Found({})
@@ -161,8 +151,7 @@ class Choice(Row):
         value = facts[self.name]
         for option in self.options:
             if option.value == value and not option.only_read:
-                settings = {**option.settings, **option.extra}
-                return Part(settings, (option.written,) if option.written else ())
+                return Part({**option.settings, **option.extra}, (option.written,) if option.written else ())
         return Part(lost=(f"{self.name} {value}",))
 
     def read(self, settings: Settings, facts: Facts) -> Found:
@@ -170,10 +159,8 @@ class Choice(Row):
         for key in self.keys:
             allowed = [one.settings[key] for one in self.options if key in one.settings]
             if allowed and settings.get(key, False) is not False and settings[key] not in allowed:
-                expected = " or ".join(
-                    dict.fromkeys(str(one).lower() if one is True else str(one) for one in allowed)
-                )
-                raise UsageError(field=key, found=settings[key], expected=expected)
+                words = dict.fromkeys(str(one).lower() if one is True else str(one) for one in allowed)
+                raise UsageError(field=key, found=settings[key], expected=" or ".join(words))
         meant = [one for one in self.options if one.settings.items() <= settings.items()]
         if not meant:
             return Found({})
@@ -189,11 +176,9 @@ class Beyond(Row):
         self.keys, self.fields, self.options = row.keys, row.fields, row.options
 
     def write(self, facts: Facts) -> Part:
-        """The row's settings."""
         return self.row.write(facts) if facts[self.degree] > 1 else Part()
 
     def read(self, settings: Settings, facts: Facts) -> Found:
-        """The row's fields."""
         return self.row.read(settings, facts) if facts[self.degree] > 1 else Found({})
 
 
@@ -204,7 +189,6 @@ class Lacks(Row):
         self.name, self.usual = name, usual
 
     def write(self, facts: Facts) -> Part:
-        """Only the loss."""
         value = facts[self.name]
         return Part(lost=() if value == self.usual else (f"{self.name} {value}",))
 
@@ -216,7 +200,6 @@ class Lost(Row):
         self.text, self.above, self.equal = text, above, equal
 
     def write(self, facts: Facts) -> Part:
-        """Only the loss."""
         is_lost = all(facts[name] > least for name, least in self.above.items())
         is_lost = is_lost and all(facts[name] == value for name, value in self.equal.items())
         return Part(lost=(self.text.format_map(facts),) if is_lost else ())
@@ -226,15 +209,19 @@ class RecomputedPartly(Row):
     """Recomputation of some layers or modules, for a framework that knows all layers and attention's core alone."""
 
     def write(self, facts: Facts) -> Part:
-        """Only the loss."""
         kind, layers, modules = facts["recompute"], facts["recompute_layers"], facts["recompute_modules"]
         if kind == "full" and layers:
             return Part(lost=(f"recompute_layers {layers} (all are recomputed)",))
         if kind == "full" and facts["recompute_together"] > 1:
             together = facts["recompute_together"]
             return Part(lost=(f"recompute_together {together} (each layer is recomputed alone)",))
-        usual = kind != "selective" or modules == LAYOUT["recompute_modules"].default
-        return Part(lost=() if usual else (f"recompute_modules {','.join(modules)}",))
+        return Part(lost=lost_modules(modules) if kind == "selective" else ())
+
+
+def lost_modules(modules: Sequence[str]) -> tuple[str, ...]:
+    """Modules that are recomputed, for a framework that knows attention's core alone."""
+    usual = modules == LAYOUT["recompute_modules"].default
+    return () if usual else (f"recompute_modules {','.join(modules)}",)
 
 
 class NoPadding(Row):
@@ -243,13 +230,11 @@ class NoPadding(Row):
     fields = ("vocabulary_multiple",)
 
     def write(self, facts: Facts) -> Part:
-        """Only the lost padding."""
         multiple = facts["vocabulary_multiple"] * facts["tp"]
         rest = -facts["vocabulary_size"] % multiple
         return Part(lost=(f"a vocabulary padded by {rest}",) if rest >= facts["tp"] else ())
 
     def read(self, settings: Settings, facts: Facts) -> Found:
-        """None."""
         return Found({"vocabulary_multiple": 1})
 
 

@@ -51,14 +51,9 @@ def yaml_flags(text: str) -> str:
 
 
 def parse_shell(text: str, switches: Collection[str] = (), lists: Collection[str] = ()) -> Settings:
-    """Flags of a script or a command line; the last of several wins, as in argparse. `switches` have no value,
-    `lists` several, as a tuple.
-
-    Of a model_config.yaml of Megatron-LM's functional tests, MODEL_ARGS are read. Variables stand for what the script
-    assigns to them or its `#SBATCH` lines say, `$((A * B))` for the product.
-
-    Raises:
-        DataError: quotes do not match.
+    """Flags of a script, a command line or MODEL_ARGS of a model_config.yaml; the last of several wins. `switches` have
+    no value, `lists` several. Variables stand for what the script or its `#SBATCH` lines say. DataError where quotes do
+    not match.
     """
     if _MODEL_ARGS.search(text):
         text = yaml_flags(text)

@@ -20,11 +20,7 @@ class Allocation:
     origin: str = ""
 
     def check(self, layout: Parallelism) -> None:
-        """Check that layout and job have the same number of GPUs, if the job's is known.
-
-        Raises:
-            UsageError: it has more or fewer.
-        """
+        """Check that layout and job have the same number of GPUs, if the job's is known; else UsageError."""
         if self.gpus is not None and self.gpus != layout.world_size:
             raise UsageError(
                 f"layout {layout.degrees} has {layout.world_size} GPU(s), "
@@ -48,11 +44,8 @@ _MOST = 10_000_000
 
 
 def slurm_allocation(options: Mapping[str, str]) -> Allocation:
-    """Nodes and GPUs that Slurm gives a job with these options, by their long names without dashes.
-
-    Values come from the command line or from the plugins (where `1-0` nodes and negative numbers mean
-    "not given"). Unknown is what Slurm decides later (a range of nodes, nodes for a number of tasks) and options that
-    cannot be read.
+    """Nodes and GPUs that Slurm gives a job with these options (long names without dashes), from a command line or the
+    plugins. Unknown is what Slurm decides later, and options that cannot be read.
     """
     per_node = _gpus(options.get("gpus-per-node", ""))
     if per_node is None:
@@ -92,10 +85,7 @@ def sbatch_options(line: str) -> dict[str, str]:
 
 
 def script_variables(text: str) -> dict[str, str]:
-    """Variables that Slurm sets in a script by its `#SBATCH` lines before the first command, as far as they say them.
-
-    `WORLD_SIZE`, one process per GPU, is what launchers make of them.
-    """
+    """Variables that Slurm sets by a script's first `#SBATCH` lines, and `WORLD_SIZE` that launchers make of them."""
     options: dict[str, str] = {}
     for line in takewhile(lambda one: not one.strip() or one.startswith("#"), text.split("\n")):
         if line.startswith("#SBATCH"):

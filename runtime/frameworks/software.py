@@ -46,11 +46,7 @@ class Software:
             return False
 
     def as_run(self, values: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
-        """Fields of a layout as the framework would run them, and what differs from `values`, in words.
-
-        Raises:
-            UsageError: a degree, or a combination, is not possible.
-        """
+        """The layout that the framework would run, and what differs, in words; UsageError for an impossible one."""
         found, notes = dict(values), []
         for name, allowed in self.layouts.items():
             value = found.get(name)
@@ -91,11 +87,7 @@ def frameworks() -> Mapping[str, Software]:
 
 
 def framework_named(name: str) -> Software:
-    """A framework.
-
-    Raises:
-        UsageError: none has that name.
-    """
+    """A framework; UsageError where none has that name."""
     found = frameworks().get(name)
     if found is None:
         raise unknown("framework", name, tuple(frameworks()))
@@ -105,14 +97,9 @@ def framework_named(name: str) -> Software:
 def choose_software(
     values: Mapping[str, Any], *, hardware: Collection[str], is_open: bool = False, file: str | None = None
 ) -> Chosen:
-    """The software of a question by its fields `framework`, which stays in the values, and `stack`.
-
-    A framework brings its stack to operators of `hardware` that ships unless another one is given; a bundle of one's
-    own is not what those were fitted to, and a closed form has none. `is_open`: a search chooses what is not given,
-    within the framework's layouts. A layout's `file`, read as that framework's, has its defaults already.
-
-    Raises:
-        UsageError, DataError: there is no such framework or stack, or the framework cannot run the layout.
+    """The software of a question by its fields `framework` and `stack`. A framework brings its stack to operators of
+    `hardware` that ships, unless another one is given. `is_open`: a search chooses the rest within its layouts.
+    UsageError or DataError where there is no such framework or stack, or it cannot run the layout.
     """
     given = dict(values)
     asked, name = given.pop("stack", None), given.get("framework")

@@ -36,10 +36,8 @@ _DDP_BUCKET = 100 * 2**20 // 4
 
 
 class DataParallel(Row):
-    """Replicated ranks are ZeRO 0, sharded ones 3, or 2 where parameters stay whole from forward to backward.
-
-    Both together are hybrid sharding (HSDP): replicas of groups that shard. Ranks that are only replicated are DDP,
-    whose buckets overlap.
+    """Replicated ranks are ZeRO 0 (alone: DDP, whose buckets overlap), sharded ones 3, or 2 where parameters stay whole
+    from forward to backward; both together are hybrid sharding (HSDP).
     """
 
     replicate = "parallelism.data_parallel_replicate_degree"
@@ -91,7 +89,6 @@ class Batches(Row):
     fields = ("micro_batch", "global_batch", "micro_batches")
 
     def write(self, facts: Facts) -> Part:
-        """The pipeline's micro-batch, only with a pipeline."""
         micro_batch, global_batch = facts["micro_batch"], facts["global_batch"]
         if facts["pp"] == 1:
             return Part({self.local: micro_batch, self.whole: global_batch})
@@ -168,7 +165,6 @@ class Pipeline(Row):
         return {self.modules: modules}
 
     def read(self, settings: Settings, facts: Facts) -> Found:
-        """The layers of every chunk as torchtitan cuts them."""
         pp, layers = facts["pp"], facts["layers"]
         name = settings.get(self.schedule, "1F1B")
         names = {one.lower(): ours for ours, one in _SCHEDULES.items()}
@@ -217,7 +213,6 @@ class SequenceParallel(Row):
         return Part({self.key: False}, ("sequence_parallel off (before torchtitan's pull request 2386)",))
 
     def read(self, settings: Settings, facts: Facts) -> Found:
-        """Off without tensor parallelism."""
         is_on = FLAG.parse(self.key, settings.get(self.key, True))
         return Found({"sequence_parallel": facts["tp"] > 1 and is_on})
 
@@ -226,7 +221,6 @@ class ExpertTensors(Row):
     """The expert_tp that torchtitan refuses: values other than 1 and tp, and tp without expert parallelism."""
 
     def write(self, facts: Facts) -> Part:
-        """Only the loss."""
         cut, ep, tp = facts["expert_tp"], facts["ep"], facts["tp"]
         is_known = cut == 1 or (cut == tp and ep > 1)
         return Part(lost=() if is_known else (f"expert_tp {cut} with ep {ep} (1, or tp with ep above 1)",))
@@ -248,7 +242,6 @@ class SavedOperators(RecomputedPartly):
         return Part(lost=lost or ((self.other,) if facts["recompute"] == "selective" else ()))
 
     def read(self, settings: Settings, facts: Facts) -> Found:
-        """By operator, or what is not exact."""
         if settings.get(self.key) == "op":
             return Found({"recompute_modules": (PER_OP,)})
         return Found({}, (self.other,) if facts["recompute"] == "selective" else ())
@@ -264,7 +257,6 @@ class Compiled(Row):
     fields = ("eager",)
 
     def write(self, facts: Facts) -> Part:
-        """Whether it is on."""
         return Part({"compile.enable": facts["eager"] == "none"})
 
     def read(self, settings: Settings, facts: Facts) -> Found:

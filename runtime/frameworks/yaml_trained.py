@@ -15,6 +15,7 @@ from kernelcast.runtime.frameworks.rows import (
     RecomputedPartly,
     Row,
     Settings,
+    lost_modules,
     target_modules,
 )
 from kernelcast.runtime.frameworks.shell import launcher_flags
@@ -28,11 +29,9 @@ class VirtualStages(Chunks):
     keys = (key, layout)
 
     def of_chunks(self, facts: Facts) -> Settings:
-        """Their number."""
         return {self.key: facts["virtual_stages"]}
 
     def read(self, settings: Settings, facts: Facts) -> Found:
-        """The chunks of a layout, else chunks of the same size."""
         pp, layers = facts["pp"], facts["layers"]
         if self.layout in settings:
             return self.read_layout(settings, pp)
@@ -52,14 +51,11 @@ class Granularity(Row):
     fields = ("recompute", "recompute_layers", "recompute_together", "recompute_modules")
 
     def write(self, facts: Facts) -> Part:
-        """By block where only some layers are recomputed, else uniformly."""
         kind, modules = facts["recompute"], facts["recompute_modules"]
         if kind == "none":
             return Part()
         if kind == "selective":
-            usual = modules == LAYOUT["recompute_modules"].default
-            lost = () if usual else (f"recompute_modules {','.join(modules)}",)
-            return Part({self.granularity: "selective"}, lost)
+            return Part({self.granularity: "selective"}, lost_modules(modules))
         some = facts["recompute_layers"]
         method, layers = ("block", some) if some else ("uniform", facts["recompute_together"])
         return Part({self.granularity: "full", self.method: method, self.layers: layers})
@@ -104,7 +100,6 @@ class Adapters(Row):
     }
 
     def write(self, facts: Facts) -> Part:
-        """All of them with adapters, else none."""
         rank, left = facts["lora_rank"], {*facts["lora_linears"]}
         if not rank:
             return Part()
@@ -142,9 +137,8 @@ class PeftConfig(Adapters):
     usual = (8, "q_proj,v_proj")
 
     def write(self, facts: Facts) -> Part:
-        """Only the loss: the linears' names are the model's."""
-        rank = facts["lora_rank"]
-        return Part(lost=(f"lora_rank {rank}",) if rank else ())
+        """The linears' names are the model's."""
+        return Part(lost=(f"lora_rank {facts['lora_rank']}",) if facts["lora_rank"] else ())
 
 
 # The tables of other schemes, and their overrides, have names of LoRA's: adapter_dim.
@@ -193,7 +187,6 @@ class Aligned(Row):
         return Part({} if objective == "next_token" else {self.penalty: 0.2}, lost)
 
     def read(self, settings: Settings, facts: Facts) -> Found:
-        """The objective."""
         return Found({"objective": "dpo" if self.penalty in settings else "next_token"})
 
 

@@ -28,10 +28,8 @@ class MeasuredKernels:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeRatio:
-    """Time of one kernel over the time of another: the geometric mean of published ratios from `source`.
-
-    All of them are within `log_half_width` of it in log(time). Where lengths are published, the ratio is the nearest
-    length's, and within `log_half_width` are its neighbours'.
+    """Time of one kernel over another's: the geometric mean of published ratios from `source`, all within
+    `log_half_width` in log(time); where lengths are published, the nearest length's.
     """
 
     factor: float
@@ -72,10 +70,8 @@ def measured_kernels(hardware: str) -> MeasuredKernels | None:
 def time_ratio(
     architecture: str, direction: Direction, head_size: int, length: int = 0, *, of: str, over: str
 ) -> TimeRatio | None:
-    """Time of kernel `of` over the time of `over` on one architecture, by rates of the nearest published head size
-    and, of a `length`, sequence length.
-
-    None unless both are published.
+    """Time of kernel `of` over the time of `over` on one architecture, by rates of the nearest published head size and,
+    of a `length`, sequence length; None unless both are published.
     """
     if of == over:
         return TimeRatio(factor=1.0, log_half_width=0.0, source="")

@@ -123,13 +123,9 @@ def collective_us(
     correction: Correction = UNCORRECTED,
     quality: float = 0.0,
 ) -> Times:
-    """Time in µs, float64 like `message_bytes`: what one process puts in, as the operator table counts it.
-
-    `quality` from -1 to 1 goes from the lowest to the highest efficiency of the fabric; 0 is the usual one. Never
-    below `least_us`.
-
-    Raises:
-        UsageError: the fabric has no such layout, or the operator is no collective.
+    """Time in µs, float64 like `message_bytes`, which is what one process puts in; at least `least_us`. `quality` -1 to
+    1 goes from the lowest to the highest efficiency of the fabric. UsageError where the fabric has no such layout, or
+    the operator is no collective.
     """
     size = np.asarray(message_bytes, dtype=np.float64)
     fastest = np.full(size.shape, np.inf)
@@ -156,10 +152,8 @@ def protocol_us(
 
 
 def least_us(operator: str, message_bytes: ArrayLike, setting: Setting) -> Times:
-    """Time in µs that no algorithm is faster than: what links and cards must carry at their full rates.
-
-    An all-reduce whose switches add up moves its data once; any other one what a ring moves, which is the least
-    (Patarasuk and Yuan, J. Parallel Distrib. Comput. 69, 2009).
+    """Time in µs that no algorithm is faster than, with links and cards at full rates: data moves once where switches
+    add up, else as in a ring (Patarasuk and Yuan, J. Parallel Distrib. Comput. 69, 2009).
     """
     size = np.asarray(message_bytes, dtype=np.float64)
     fabric, inside, between = setting.fabric, setting.inside, setting.between
@@ -189,11 +183,7 @@ def ring_bytes(operator: str, message_bytes: Times, processes: int) -> Times:
 
 
 def collective(operator: str) -> Operator:
-    """The row of a collective.
-
-    Raises:
-        UsageError: the name is unknown.
-    """
+    """The row of a collective; UsageError where the name is unknown."""
     row = OPERATORS.get(operator)
     if row is None or not row.is_collective:
         raise UsageError(field="operator", found=operator, expected="a collective")

@@ -67,10 +67,7 @@ def rows_by_layout(rows: Iterable[tuple[int, int, float, float]]) -> tuple[Measu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CorrectedFabric:
-    """A description and what measured rows of one operator say about it.
-
-    `time_us` answers any layout that the description allows; `source_of` says from which measured layout.
-    """
+    """A description and what measured rows of one operator say about it, for any layout that it allows."""
 
     fabric: Fabric
     operator: str

@@ -5,7 +5,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
-from functools import cache
+from functools import cache, lru_cache
 from types import MappingProxyType
 from typing import Any
 
@@ -29,10 +29,8 @@ class Link:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """Peaks of one device. `flops_per_s` by element type, dense; `memory_bytes_per_s` of its own memory.
-
-    `links` inside a node, the fastest first; `cache_bytes` of the last-level cache; `source` says who published it.
-    Devices of one `architecture` run the same kernels.
+    """Peaks of one device as `source` published them: `flops_per_s` by element type, dense; `links` inside a node, the
+    fastest first; `cache_bytes` of the last level. Devices of one `architecture` run the same kernels.
     """
 
     name: str
@@ -57,9 +55,8 @@ class Device:
 
     def is_chip_of(self, other: "Device") -> bool:
         """Whether both are one chip at one power limit, perhaps with other memory and more of its cache."""
-        return all(
-            getattr(self, name) == getattr(other, name) for name in ("architecture", "flops_per_s", "power_w")
-        )
+        names = ("architecture", "flops_per_s", "power_w")
+        return all(getattr(self, name) == getattr(other, name) for name in names)
 
 
 @cache
@@ -74,11 +71,7 @@ def device_named(name: str) -> Device | None:
 
 
 def device(name: str) -> Device:
-    """Look a device up by any of its names.
-
-    Raises:
-        UsageError: the table does not have it.
-    """
+    """Look a device up by any of its names; UsageError where the table does not have it."""
     found = device_named(name)
     if found is None:
         raise unknown("device", name, devices())
@@ -99,29 +92,25 @@ def _by_name() -> Mapping[str, Device]:
     }
 
 
+@lru_cache(maxsize=1 << 8)
 def _plain(name: str) -> str:
     return _MAKERS.sub("", re.sub(r"[^a-z0-9]", "", name.lower()))
 
 
-def _device(name: str, row: Mapping[str, object]) -> Device:
+def _device(name: str, row: Mapping[str, Any]) -> Device:
     # The table ships with the package; a test reads every row.
-    number: Mapping[str, float] = row  # type: ignore[assignment]
-    links: list[Mapping[str, object]] = row["links"]  # type: ignore[assignment]
-    flops: Mapping[str, float] = row["flops"]  # type: ignore[assignment]
+    links = (Link(kind=one["kind"], bytes_per_s=one["gb_per_s"] * 1e9) for one in row["links"])
     return Device(
         name=name,
-        title=str(row["title"]),
-        architecture=str(row["architecture"]),
-        memory_bytes=int(number["memory_gb"] * 2**30),
-        memory_bytes_per_s=number["memory_gb_per_s"] * 1e9,
-        cache_bytes=int(number["cache_mib"] * 2**20),
-        power_w=float(number["power_w"]),
-        source=str(row["source"]),
-        links=tuple(
-            Link(kind=str(link["kind"]), bytes_per_s=float(link["gb_per_s"]) * 1e9)  # type: ignore[arg-type]
-            for link in links
-        ),
-        flops_per_s=MappingProxyType({dtype: rate * 1e12 for dtype, rate in flops.items()}),
+        title=row["title"],
+        architecture=row["architecture"],
+        memory_bytes=int(row["memory_gb"] * 2**30),
+        memory_bytes_per_s=row["memory_gb_per_s"] * 1e9,
+        cache_bytes=int(row["cache_mib"] * 2**20),
+        power_w=float(row["power_w"]),
+        source=row["source"],
+        links=tuple(links),
+        flops_per_s=MappingProxyType({dtype: rate * 1e12 for dtype, rate in row["flops"].items()}),
     )
 
 
@@ -137,11 +126,8 @@ ELEMENT_BYTES: Mapping[str, int] = {
 
 
 class Load(StrEnum):
-    """Load around a measurement.
-
-    BURST: some repetitions on a device that is otherwise idle, within the power and heat that it may use for a moment.
-    SUSTAINED: the device has been busy for seconds, and is between the repetitions (on a CPU: all its cores are).
-    NOT_STATED counts as a burst where one of the two has to be chosen: that is how operators are usually measured.
+    """Load around a measurement. BURST: some repetitions on an idle device, as operators are usually measured;
+    NOT_STATED counts as that. SUSTAINED: the device has been busy for seconds (of a CPU: all its cores).
     """
 
     NOT_STATED = ""

@@ -44,11 +44,9 @@ def _fits(text: str, longest: int) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inside(Record):
-    """Links inside a node: `gb_per_s` of a device in each direction, over all its links together.
-
-    `latency_us` of one step of an algorithm; `startup_us` that a large message needs to reach its rate. `efficiency` is
-    the share of the rate that large messages usually reach, `efficiency_range` the lowest and highest of measured
-    fabrics. With `in_switch_reduction` the switch itself adds up an all-reduce, at `in_switch_efficiency` of the rate.
+    """Links inside a node: `gb_per_s` of a device in each direction over all links, `latency_us` of a step,
+    `startup_us` of a large message. `efficiency` is the usual share of the rate, `efficiency_range` of measured
+    fabrics. With `in_switch_reduction` the switch adds up an all-reduce, at `in_switch_efficiency`.
     """
 
     OPTIONAL: ClassVar[tuple[str, ...]] = ("in_switch_efficiency", "in_switch_range")
@@ -96,11 +94,8 @@ class Inside(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Between(Record):
-    """Network cards of a node: `cards` with `gbit_per_s` each in each direction.
-
-    Latency and efficiency as inside; a large message takes `startup_us` in every step of an algorithm. With
-    `in_network_reduction`, switches add up all-reduces (SHARP); it only lowers the bound that nothing can be faster
-    than.
+    """Network cards of a node: `cards` with `gbit_per_s` each in each direction; latency, start-up and efficiency as
+    inside. With `in_network_reduction`, switches add up all-reduces (SHARP), which only lowers the bound.
     """
 
     kind: Annotated[str, one_of(BETWEEN_KINDS)]
@@ -132,10 +127,8 @@ class Fabric(Record):
     """A description of what connects the devices of a cluster, with its fields as they stand in TOML; `source` says
     where its numbers come from.
 
-    `inside` is None with one device per node, `between` where nodes are not connected.
-
-    Raises:
-        DataError: a value is outside what is allowed; names the field.
+    `inside` is None with one device per node, `between` where nodes are not connected. DataError where a value is
+    outside what is allowed; names the field.
     """
 
     OPTIONAL: ClassVar[tuple[str, ...]] = WITH_DEFAULT
@@ -179,20 +172,15 @@ def _check_share(field: str, usual: float, ends: tuple[float, float]) -> None:
 _MAX_FILE_BYTES = 1 << 16
 
 
-class Efficiency(NamedTuple):
-    """Share of a rate that large messages reach: the usual one, and the range over measured fabrics."""
-
-    usual: float
-    low: float
-    high: float
-
-
 class Defaults(NamedTuple):
-    """Defaults of a kind of link for fields that a description leaves out; `source` says where they were measured."""
+    """Defaults of a kind of link for fields that a description leaves out; `source` says where they were measured.
+
+    `efficiency` is the share of a rate that large messages reach: the usual one, and the range over measured fabrics.
+    """
 
     latency_us: float
     startup_us: float
-    efficiency: Efficiency
+    efficiency: tuple[float, float, float]
     source: str
 
 
@@ -201,25 +189,20 @@ class Defaults(NamedTuple):
 _NVLINK = "all-reduce, all-gather and reduce-scatter in nodes of A100, H100, H200 and B200"
 # A step between nodes: all-gathers of H100 (nccl-tests) take 11 µs per step beyond their bytes on 10 × 1, 12 on 10 × 8.
 _RDMA = "H100 and GH200 nodes on 400 Gbit/s InfiniBand"
+_LIKE_RDMA = "not measured: as InfiniBand, with a wider range"
 DEFAULTS: Mapping[str, Defaults] = {
-    "NVSwitch": Defaults(1.2, 40, Efficiency(0.72, 0.62, 0.80), _NVLINK),
-    "NVLink mesh": Defaults(1.2, 40, Efficiency(0.74, 0.62, 0.80), "A100 nodes of 4 on Perlmutter"),
-    "xGMI mesh": Defaults(
-        1.5, 40, Efficiency(0.70, 0.50, 0.85), "not measured: as NVLink, with a wider range"
-    ),
-    "PCIe": Defaults(5, 15, Efficiency(0.60, 0.37, 0.70), "A100 PCIe nodes, published by SimuMax"),
-    "InfiniBand": Defaults(2.5, 9, Efficiency(0.95, 0.85, 0.98), _RDMA),
-    "RoCE": Defaults(3, 9, Efficiency(0.92, 0.75, 0.97), "not measured: as InfiniBand, with a wider range"),
-    "Slingshot": Defaults(
-        4, 9, Efficiency(0.85, 0.60, 0.95), "not measured: as InfiniBand, with a wider range"
-    ),
-    "EFA": Defaults(8, 14, Efficiency(0.80, 0.60, 0.92), "not measured: as InfiniBand, with a wider range"),
-    "Ethernet": Defaults(
-        25, 14, Efficiency(0.70, 0.30, 0.92), "not measured: as InfiniBand, with a wider range"
-    ),
+    "NVSwitch": Defaults(1.2, 40, (0.72, 0.62, 0.80), _NVLINK),
+    "NVLink mesh": Defaults(1.2, 40, (0.74, 0.62, 0.80), "A100 nodes of 4 on Perlmutter"),
+    "xGMI mesh": Defaults(1.5, 40, (0.70, 0.50, 0.85), "not measured: as NVLink, with a wider range"),
+    "PCIe": Defaults(5, 15, (0.60, 0.37, 0.70), "A100 PCIe nodes, published by SimuMax"),
+    "InfiniBand": Defaults(2.5, 9, (0.95, 0.85, 0.98), _RDMA),
+    "RoCE": Defaults(3, 9, (0.92, 0.75, 0.97), _LIKE_RDMA),
+    "Slingshot": Defaults(4, 9, (0.85, 0.60, 0.95), _LIKE_RDMA),
+    "EFA": Defaults(8, 14, (0.80, 0.60, 0.92), _LIKE_RDMA),
+    "Ethernet": Defaults(25, 14, (0.70, 0.30, 0.92), _LIKE_RDMA),
 }
 """Latency and start-up in µs, efficiency with its range, by kind of link; between nodes the start-up is of a step."""
-IN_SWITCH = Efficiency(usual=0.60, low=0.50, high=0.64)
+IN_SWITCH = (0.60, 0.50, 0.64)
 """Share of the links' rate at which NVSwitch adds up an all-reduce (H100, H200, B200 nodes of 8)."""
 
 
@@ -230,11 +213,7 @@ def shipped_fabrics() -> tuple[str, ...]:
 
 
 def fabric_named(name: str, *, others: Sequence[str] = ()) -> Fabric:
-    """A shipped description; `others` are names that may be meant too, for the error.
-
-    Raises:
-        UsageError: the name is unknown.
-    """
+    """A shipped description; `others` are names that may be meant too, for the UsageError about an unknown one."""
     if name not in shipped_fabrics():
         instead = "the path of a .toml file or a bundle works too"
         raise unknown("fabric", name, (*shipped_fabrics(), *others), instead=instead)
@@ -242,11 +221,7 @@ def fabric_named(name: str, *, others: Sequence[str] = ()) -> Fabric:
 
 
 def described_fabric(wanted: str) -> Fabric:
-    """A description that ships, by name, or a TOML file.
-
-    Raises:
-        UsageError, DataError: as `fabric_named` and `read_fabric`.
-    """
+    """A description that ships, by name, or a TOML file; errors as `fabric_named` and `read_fabric`."""
     return read_fabric(wanted) if "/" in wanted or wanted.endswith(".toml") else fabric_named(wanted)
 
 
@@ -256,50 +231,30 @@ def _shipped(name: str) -> Fabric:
 
 
 def read_fabric(path: str | os.PathLike[str]) -> Fabric:
-    """Read a description.
-
-    Raises:
-        DataError: the file is missing, too large, not TOML, or a field is missing, unknown or outside what is
-            allowed.
-    """
+    """Read a description; DataError for no TOML, or a field that is missing, unknown or not allowed."""
     where = f"fabric file {shown_path(path)}"
     return fabric_from_values(read_toml(Path(path), where=where, most_bytes=_MAX_FILE_BYTES), where=where)
 
 
 def fabric_from_lines(lines: Sequence[str], *, where: str) -> Fabric:
-    """Inverse of `fabric_lines`; errors begin with `where`.
-
-    Raises:
-        DataError: as `read_fabric`.
-    """
+    """Inverse of `fabric_lines`; errors begin with `where`. Errors as `read_fabric`."""
     return fabric_from_values(toml_fields("\n".join(lines).encode(), where=where), where=where)
 
 
 def fabric_from_values(values: Mapping[str, Any], *, where: str) -> Fabric:
-    """A description from plain values, as they stand in TOML.
-
-    Raises:
-        DataError: a field is missing, unknown or outside what is allowed.
-    """
+    """A description from plain values, as in TOML; DataError where a field is missing, unknown or not allowed."""
     with error_context(where):
-        filled = {
-            name: _with_defaults(name, value)
-            if name in ("inside", "between") and isinstance(value, Mapping)
-            else value
-            for name, value in values.items()
-        }
-        return read_record(Fabric, filled)
+        tables = {name: value for name, value in values.items() if name in ("inside", "between")}
+        filled = {name: _with_defaults(name, one) for name, one in tables.items() if isinstance(one, Mapping)}
+        return read_record(Fabric, {**values, **filled})
 
 
 def fabric_lines(fabric: Fabric) -> tuple[str, ...]:
     """The description as TOML, a field per line, with dotted names."""
     found: dict[str, Any] = {}
     for name, value in fabric.to_dict().items():
-        found |= (
-            {f"{name}.{field}": one for field, one in value.items()}
-            if isinstance(value, dict)
-            else {name: value}
-        )
+        parts = value if isinstance(value, dict) else {"": value}
+        found |= {f"{name}.{field}" if field else name: one for field, one in parts.items()}
     return tuple(toml_lines(found))
 
 
@@ -326,12 +281,14 @@ def _with_defaults(level: str, values: Mapping[str, Any]) -> dict[str, Any]:
     return found | dict(values)
 
 
-def _shares(values: Mapping[str, Any], name: str, range_name: str, usual: Efficiency) -> dict[str, Any]:
+def _shares(
+    values: Mapping[str, Any], name: str, range_name: str, usual: tuple[float, float, float]
+) -> dict[str, Any]:
     """An efficiency and its range: without a range, the default's, moved where the share lies outside of it."""
-    share = values.get(name, usual.usual)
+    share = values.get(name, usual[0])
     if type(share) not in (int, float):
         return {}
-    return {name: share, range_name: [min(usual.low, share), max(usual.high, share)]}
+    return {name: share, range_name: [min(usual[1], share), max(usual[2], share)]}
 
 
 _NVLINK_VERSION = re.compile(r"NVLink ([0-9]+)$")
@@ -347,10 +304,7 @@ def adds_up(link: Link) -> bool:
 
 @cache
 def node_of(device_name: str, devices: int) -> Fabric | None:
-    """A node of `devices` at the full rate of the fastest links that the device table has; None where it has none.
-
-    It is a bound, not a prediction: PCIe cards may have a bridge, and links between all pairs are taken as a switch.
-    """
+    """A node at the full rate of a device's fastest links, as behind a switch: a bound; None where none are known."""
     found = device_named(device_name)
     if found is None or not found.links or devices < 2:
         return None
@@ -371,12 +325,8 @@ def node_of(device_name: str, devices: int) -> Fabric | None:
 
 
 def host_link(device_name: str) -> Link | None:
-    """The fastest link of a device to its host that the device table has: PCIe, or NVLink-C2C; None without one.
-
-    Its rate is the published one in each direction. Copies reach less, and devices may share the host's memory.
-    """
+    """The fastest published link of a device to its host, PCIe or NVLink-C2C, in each direction; None without one."""
     found = device_named(device_name)
-    links = (
-        [link for link in found.links if link.kind.startswith("PCIe") or "C2C" in link.kind] if found else []
-    )
-    return max(links, key=lambda link: link.bytes_per_s, default=None)
+    links = found.links if found else ()
+    to_host = (link for link in links if link.kind.startswith("PCIe") or "C2C" in link.kind)
+    return max(to_host, key=lambda link: link.bytes_per_s, default=None)

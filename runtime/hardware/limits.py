@@ -36,11 +36,9 @@ class Rates(Record):
     def of(cls, device: Device, dtype: str) -> Self | None:
         """Rates of a device of the table; None if it does not compute in `dtype`."""
         flops_per_s = device.peak_flops_per_s(dtype)
-        return (
-            None
-            if flops_per_s is None
-            else cls(device=device.name, flops_per_s=flops_per_s, bytes_per_s=device.memory_bytes_per_s)
-        )
+        if flops_per_s is None:
+            return None
+        return cls(device=device.name, flops_per_s=flops_per_s, bytes_per_s=device.memory_bytes_per_s)
 
     def roofline_us(
         self, op: Operator, direction: Direction, vectors: Sequence[Sequence[float]], element_bytes: int
@@ -121,10 +119,7 @@ def sustained_origin(of: Device, dtype: str = "bfloat16") -> Device | None:
 
 
 def sustained_flops_per_s(of: Device, dtype: str, power_limit_w: float = 0.0) -> float | None:
-    """FLOP/s that GEMMs sustain on a device in a step; None if no device of its architecture was measured.
-
-    With another power limit than the device's, by `clock_scale`.
-    """
+    """FLOP/s that GEMMs sustain at a power limit; None if no device of its architecture was measured."""
     peak, origin = of.peak_flops_per_s(dtype), sustained_origin(of, dtype)
     if peak is None or origin is None:
         return None
@@ -132,9 +127,7 @@ def sustained_flops_per_s(of: Device, dtype: str, power_limit_w: float = 0.0) ->
 
 
 def clock_scale(of: Device, power_limit_w: float = 0.0) -> float:
-    """Rates of computing at another power limit than the device's over those at its own, by the law that two limits of
-    one chip were measured to follow; 1 without another limit.
-    """
+    """Rates of computing at another power limit over those at the device's own, by a measured law; 1 without one."""
     return (power_limit_w / of.power_w) ** power_exponent(of.architecture) if power_limit_w else 1.0
 
 
@@ -180,11 +173,9 @@ def limits(
     """Limits that are known of a workload; none of an unknown device and network."""
     if op.is_collective:
         return list(_of_collective(op, vector, element_bytes, device, node_bytes_per_s))
-    return (
-        []
-        if device is None
-        else list(_of_device(op, direction, vector, dtype, element_bytes, variant, device))
-    )
+    if device is None:
+        return []
+    return list(_of_device(op, direction, vector, dtype, element_bytes, variant, device))
 
 
 def _of_device(
@@ -234,10 +225,7 @@ def _limit(amount: float, unit: str, peak_per_s: float, what: str) -> Limit:
 
 
 def node_bytes_per_s(cards: Sequence[str]) -> float | None:
-    """What a node's network cards send per second in one direction: the sum of texts such as `400 Gb/s InfiniBand ×8`.
-
-    None where a card's rate is not known.
-    """
+    """Bytes/s of a node's cards, one way, by texts such as `400 Gb/s InfiniBand ×8`; None for an unknown rate."""
     rates = [_RATE.search(card) for card in cards]
     if not rates or not all(rates):
         return None

@@ -36,10 +36,7 @@ _HALF, _DOUBLE = 0.5, 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateSensitivity(Record):
-    """Change of a step's time (0.1: 10 % longer) at half and at double the described rate between nodes.
-
-    `gbit_per_s_per_device`: the rate of a node's cards over its devices.
-    """
+    """Change of a step's time (0.1: 10 % longer) at half and at double the described rate of a device between nodes."""
 
     fabric: str
     gbit_per_s_per_device: float
@@ -50,10 +47,7 @@ class RateSensitivity(Record):
 def rate_sensitivity(
     estimator: Estimator, estimate: Estimate, *, fabric: FabricChoice | None = None
 ) -> RateSensitivity | None:
-    """Evaluate the estimate's layout at both rates; `fabric` is the one that it was asked with.
-
-    None where the layout stays in a node, or no description answered its collectives.
-    """
+    """The estimate's layout at both rates over its `fabric`; None inside a node, or where no description answered."""
     used = estimate.provenance.collectives
     source = collective_source(estimator.predictor, fabric)
     described = None if source is None else source.fabric
@@ -85,11 +79,9 @@ def _scaled(fabric: Fabric, factor: float) -> Fabric:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntentAnswer:
-    """An estimate; `best` where its layout was searched, and what was wished for. None is what was not.
-    `counts_samples` where training was asked for in samples.
-
-    `changes` would make a layout that was not searched fit, where it does not. `framework` is the training framework
-    assumed; without one, `by_framework` are the seconds of the same step by the frameworks whose stack ships.
+    """An estimate; `best` where its layout was searched, else `changes` that make it fit; and what was wished for, None
+    where nothing was. `framework` is the one assumed; without one, `by_framework` are seconds of the step by those
+    whose stack ships.
     """
 
     estimate: Estimate
@@ -145,11 +137,8 @@ def answer(
     fabric: FabricChoice | None = None,
     price_per_gpu_hour: float | None = None,
 ) -> IntentAnswer:
-    """Answer a wish that was checked with the `values` of its request, by field name.
-
-    Raises:
-        UsageError: a field is missing or wrong.
-        DataError: no layout is valid, fits, has an answer, or is fast enough.
+    """Answer a wish that was checked with the `values` of its request, by field name. UsageError where a field is
+    missing or wrong; DataError where no layout is valid, fits, has an answer, or is fast enough.
     """
     best = fewest = largest = None
     if not wish.is_open:

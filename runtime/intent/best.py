@@ -64,12 +64,8 @@ class OpenRequest:
 def read_open_request(
     values: Mapping[str, Any], *, model: ModelConfig, estimator: Estimator, fabric: FabricChoice | None = None
 ) -> OpenRequest:
-    """The request of `values` by field name, with `gpus` (one number) and `global_batch`.
-
-    Fields of the layout that are given are fixed; of the others every value is allowed, as in a search.
-
-    Raises:
-        UsageError: a field is missing or wrong, or what is given contradicts itself.
+    """The request of `values` by field name, with `gpus` (one number) and `global_batch`; layout fields that are not
+    given are open, as in a search. UsageError where a field is missing, wrong or contradicted.
     """
     check_open_request(values)
     limits = {name: (values[name],) for name in LIMITS if name in values}
@@ -90,11 +86,7 @@ def read_open_request(
 
 
 def check_open_request(values: Mapping[str, Any]) -> None:
-    """Check what needs no bundle.
-
-    Raises:
-        UsageError: a layer's stage is fixed, degrees do not make up the devices, or micro-batches not the global batch.
-    """
+    """UsageError where layers are fixed, degrees do not make up the devices, or micro-batches not the batch."""
     if "layer_counts" in values:
         raise UsageError(
             "layer_counts is given with a search, expected not: it spreads the layers (layer_split)"
@@ -133,10 +125,7 @@ class RunnerUp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Best:
-    """The fastest layout, at most `RUNNERS_UP` others, best first, and what was looked at.
-
-    All are of different kinds: they differ in a parallel degree, or in whether parameters are sharded (ZeRO-3).
-    """
+    """The fastest layout, a few others that differ in a degree or in ZeRO-3, best first, and what was looked at."""
 
     estimate: Estimate
     runners_up: tuple[RunnerUp, ...]
@@ -148,11 +137,7 @@ class Best:
 
 
 def find_best(request: OpenRequest) -> Best:
-    """Search the whole space of a request.
-
-    Raises:
-        DataError: no layout is valid, fits, or has an answer; or a regressor answers nonsense.
-    """
+    """Search the whole space; DataError where no layout is valid, fits, or has an answer, or an answer is nonsense."""
     begin = time.perf_counter()
     question = replace(request.question, top=1 + RUNNERS_UP, by_kind=True)
     found = sweep(request.estimator.predictor, question)
@@ -174,11 +159,7 @@ def find_best(request: OpenRequest) -> Best:
 
 
 def require_answer(estimator: Estimator, question: Question, found: Found) -> None:
-    """Refuse what has no answer.
-
-    Raises:
-        DataError: nothing was found; says why, and with which single changes the smallest layout would fit.
-    """
+    """DataError where nothing was found: why, and with which single changes the smallest layout would fit."""
     if not len(found.best):
         raise DataError(answer(estimator, question, found, begin=time.perf_counter()).why_nothing())
 

@@ -41,7 +41,8 @@ def predict(
 
     With `gpus` and `global_batch` the fastest layout, where `fields` fix what they name; else the layout of `fields`.
     `fabric` is a name or a file, as the model is. Options of the estimator's stack hold unless fields say otherwise;
-    without one, a `framework` brings its stack.
+    without one, a `framework` brings its stack. UsageError where a field is unknown, missing or wrong, or there is no
+    such model, fabric or file; DataError where no layout is valid, fits, or has an answer.
 
     >>> h100 = Estimator.load("h100-sxm")
     >>> estimate = predict(h100, "llama-3-8b", gpus=64, global_batch=512)
@@ -53,10 +54,6 @@ def predict(
     Traceback (most recent call last):
         ...
     kernelcast.runtime.errors.UsageError: field 'global_batchs' is unknown (did you mean global_batch?), known are …
-
-    Raises:
-        UsageError: a field is unknown, missing or wrong, or there is no such model, fabric or file.
-        DataError: no layout is valid, fits, or has an answer.
     """
     estimator, found, fabric, values = read_question_fields(
         estimator, model, fields, (*REQUEST, *MEMORY, "fit_probability"), is_open=gpus is not None
@@ -70,15 +67,13 @@ def search_layouts(
     estimator: Estimator, model: ModelConfig | str | os.PathLike[str], **fields: Any
 ) -> SearchResult:
     """What `kernelcast search` answers; `fields` as for `predict`, and limits of the layout: a value or several.
+    UsageError where a field is unknown, missing or wrong, or there is no such model, fabric or file; DataError where a
+    regressor answers nonsense.
 
     >>> h100 = Estimator.load("h100-sxm")
     >>> result = search_layouts(h100, "llama-3-8b", gpus=64, global_batch=512, tp=(1, 2), top=3)
     >>> len(result.top), result.best.parallelism.tp in (1, 2)
     (3, True)
-
-    Raises:
-        UsageError: a field is unknown, missing or wrong, or there is no such model, fabric or file.
-        DataError: a regressor answers nonsense.
     """
     known = (*_OF_QUESTION, *SEARCH, *LIMITS, *SHARED, *MEMORY)
     estimator, found, fabric, values = read_question_fields(estimator, model, fields, known)
@@ -94,9 +89,7 @@ def read_question_fields(
     is_open: bool | None = None,
 ) -> tuple[Estimator, ModelConfig, FabricChoice | None, dict[str, Any]]:
     """The estimator with the framework's stack where it has none, the model, the fabric, and the other fields.
-
-    Raises:
-        UsageError: a field is not among `known`, or there is no such model, fabric or file.
+    UsageError where a field is not among `known`, or there is no such model, fabric or file.
     """
     values = renamed(fields, REQUEST)
     names = [name for name in known if name != "stack"]

@@ -89,12 +89,7 @@ class Comparison:
 
 
 def compare(requests: Mapping[str, OpenRequest], wish: Wish) -> Comparison:
-    """Ask each hardware for its best layout.
-
-    Raises:
-        UsageError: what to rank by is not known of one of them.
-        DataError: none of them has an answer.
-    """
+    """The best layout of each hardware; UsageError without a value to rank by, DataError without any answer."""
     rank_by = wish.rank_by or "time"
     found = [_compared(name, request, wish) for name, request in requests.items()]
     if all(one.best is None for one in found):

@@ -42,10 +42,8 @@ class InTime(Question):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fewest:
-    """What a step may take, and the layouts on the fewest evaluated devices that take no longer.
-
-    By the median of a step, and by its 95th percentile (None where no evaluated size makes it). `evaluated` are the
-    numbers of devices that were searched, rising.
+    """What a step may take, and the layouts on the fewest `evaluated` devices that take no longer, by the median of a
+    step and by its 95th percentile (None where no size makes it).
     """
 
     step_time_s: float
@@ -67,10 +65,8 @@ def find_fewest(request: OpenRequest, *, tokens: int, days: float) -> Fewest:
 
     Time need not fall with devices, so every size is evaluated from small to large; sizes that cannot make it are left
     out: sizes that would need more than the device's peak or `MOST_EFFICIENT`. If more than 128 sizes are left between
-    two powers of two, a multiple of a node is taken instead of the node.
-
-    Raises:
-        DataError: no size makes it, or none has a layout that fits.
+    two powers of two, a multiple of a node is taken instead of the node. DataError where no size makes it, or none has
+    a layout that fits.
     """
     space = request.question.space
     per_step = space.global_batch * space.sample_length

@@ -15,10 +15,7 @@ RANK_BY: tuple[RankBy, ...] = get_args(RankBy)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """The fields of `WISHES`, None where they are not given, and prices of a device-hour.
-
-    `prices` are by hardware's name; that of "" is for all others. `rank_by` orders several hardware.
-    """
+    """The fields of `WISHES` that are given, prices of a device-hour by hardware ("": all others), and an order."""
 
     gpus: int | None = None
     tokens: int | None = None
@@ -33,11 +30,7 @@ class Wish:
 
     @classmethod
     def of_data(cls, values: Mapping[str, Any]) -> "Wish":
-        """How much is trained on, of the fields of `DATA` among `values`.
-
-        Raises:
-            UsageError: they do not go together.
-        """
+        """How much is trained on, of the fields of `DATA` among `values`; UsageError where they do not go together."""
         given: dict[str, Any] = {name: values.get(name) for name in DATA}
         found = cls(**given)
         found._check_data()
@@ -57,10 +50,7 @@ class Wish:
 
     def data(self, sample_length: int) -> dict[str, Any] | None:
         """What is trained on, arguments of `training`; None where it is not given. A sample has room for
-        `sample_length` tokens.
-
-        Raises:
-            UsageError: a mean sample is longer.
+        `sample_length` tokens. UsageError where a mean sample is longer.
         """
         if not self.has_data:
             return None
@@ -75,11 +65,7 @@ class Wish:
         return {"tokens": tokens, "useful": useful, "sample_tokens": own}
 
     def steps(self, samples_per_update: int, sample_length: int) -> int | None:
-        """Whole updates, padding counted; None where it is not given how much is trained on.
-
-        Raises:
-            UsageError: as `data`.
-        """
+        """Whole updates, padding counted; None where it is not given how much is trained on. Errors as `data`."""
         if (data := self.data(sample_length)) is None:
             return None
         # The quotient of two products: an update is not begun for their rounding.
@@ -98,11 +84,7 @@ class Wish:
             )
 
     def check(self, values: Mapping[str, Any], hardware: tuple[str, ...]) -> None:
-        """Check it with the other fields of a request; `hardware` are the names that are asked for.
-
-        Raises:
-            UsageError: something is missing, or does not go together.
-        """
+        """Check it with the other fields of a request that asks for `hardware` by name; else UsageError."""
         if self.rank_by is not None and len(hardware) < 2:
             raise UsageError("rank_by is given with one hardware, expected several, such as a100-sxm,gh200")
         for name in self.prices:

@@ -18,10 +18,7 @@ _EIGHTHS = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Largest:
-    """The largest value of a field that fits, in steps of `step`; `request` asks for the layouts there.
-
-    `micro_batches` are the numbers of them per update that a global batch was looked for with.
-    """
+    """The largest value of a field that fits, in steps of `step`, with these micro-batches; `request` asks there."""
 
     field: str
     value: int
@@ -37,14 +34,8 @@ class Largest:
 
 
 def largest_global_batch(request: OpenRequest, *, micro_batches: int, micro_batch: int | None) -> Largest:
-    """The largest global batch of `micro_batches` per update: more of them need no more memory, and have no limit.
-
-    Every multiple of dp · micro_batches is looked at, for every dp, as a larger micro-batch never needs less memory;
-    `micro_batch` fixes it.
-
-    Raises:
-        UsageError: the memory of the devices is not known.
-        DataError: nothing fits.
+    """The largest global batch of `micro_batches` per update, over every dp; `micro_batch` fixes that. UsageError where
+    the memory of the devices is not known; DataError where nothing fits.
     """
     _require_memory(request)
     fitting = _Fitting()
@@ -81,11 +72,8 @@ def largest_global_batch(request: OpenRequest, *, micro_batches: int, micro_batc
 
 
 def largest_sequence_length(request: OpenRequest) -> Largest:
-    """The largest sequence length: a power of two, and as many eighths of it more as fit.
-
-    Raises:
-        UsageError: the memory of the devices is not known.
-        DataError: nothing fits.
+    """The largest sequence length: a power of two, and as many eighths of it more as fit. UsageError where the memory
+    of the devices is not known; DataError where nothing fits.
     """
     _require_memory(request)
     fitting = _Fitting()

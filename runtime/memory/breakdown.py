@@ -37,11 +37,9 @@ class OpMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageBreakdown:
-    """Memory of a device of a stage by op, the largest first; sizes sum to its `total_bytes`.
-
-    The fullest moment is in the backward pass of `moment`, in the pass of `micro_batch` through `chunk` of the model,
-    with `in_flight` micro-batches whose activations are kept; with several chunks per stage as the mean over its
-    layers.
+    """Memory of a device of a stage by op, the largest first; sizes sum to its `total_bytes`. The fullest moment is in
+    the backward pass of `moment`, of `micro_batch` through `chunk`, with `in_flight` micro-batches kept (of several
+    chunks the mean over layers).
     """
 
     stage: int

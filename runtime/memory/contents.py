@@ -51,9 +51,7 @@ _OFFLOADED: Mapping[OffloadModule, frozenset[str]] = {
 
 
 class Kept(NamedTuple):
-    """Bytes that a layer keeps for one micro-batch: its input, the others, and of these what selective checkpointing
-    drops, each float64 [rows] or a number.
-    """
+    """Bytes of a layer and micro-batch: input, others, of these what selective checkpointing drops, float64 [rows]."""
 
     block_input: Number
     others: Number
@@ -176,10 +174,8 @@ class LossContents(NamedTuple):
 
 
 class Contents(NamedTuple):
-    """The parts of all stages: a layer of each kind, both ends, and their parameters.
-
-    `embedding` are bytes kept by the first end; `tokens` counts tokens of a micro-batch; `gathered` are the bytes of
-    its activations where sequence parallelism gathers them.
+    """The parts of all stages, with their parameters: a layer of each kind and both ends. `embedding` are bytes kept by
+    the first end; `gathered` bytes of activations of `tokens` where sequence parallelism gathers them.
     """
 
     sizes: Sizes

@@ -24,10 +24,7 @@ FULL_AFTER = {"1f1b": 1, "zero_bubble": 1, "interleaved": 3, "zb_v": 4, "dualpip
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """One stage of a schedule at its fullest: layers held, and what is in flight (see `Rows`).
-
-    `layers` and `live_layers` are by kind of layer; `copies` of the model are in the pipeline.
-    """
+    """One stage of a schedule at its fullest: layers held, and what is in flight (see `Rows`), by kind of layer."""
 
     first: int
     last: int
@@ -62,16 +59,7 @@ class Load:
     @property
     def numbers(self) -> tuple[int, ...]:
         """All of them, one after the other."""
-        ends = (
-            self.first,
-            self.last,
-            self.chunk_layers,
-            self.live_first,
-            self.live_last,
-            self.late,
-            self.copies,
-        )
-        return (*ends, *self.layers, *self.live_layers)
+        return (*(getattr(self, name) for name in _ENDS), *self.layers, *self.live_layers)
 
 
 def loads(
@@ -130,10 +118,8 @@ def _waiting(schedule: Schedule, pp: int, virtual_stages: int, micro_batches: in
 
 
 def _load_of(schedule: Schedule, waiting: _Waiting, counts: tuple[tuple[int, ...], ...]) -> Load:
-    """A stage of two chunks.
-
-    What weight gradients that come late wait with is less than what a whole pass keeps: late are as many micro-batches
-    as there are more in flight with them than ever without them.
+    """A stage of two chunks, where late weight gradients keep less than a whole pass: late are as many micro-batches as
+    there are more in flight with them than ever without them.
     """
     copies, chunks, alive = SCHEDULE_KINDS[schedule].copies, waiting.chunks, waiting.alive
     model_chunks = len(counts) // copies
@@ -189,10 +175,8 @@ def _load(
 def _most_alive(
     pp: int, virtual_stages: int, micro_batches: int, ahead: int, weights: tuple[int, ...]
 ) -> int:
-    """The largest sum of the weights of a stage's chunk passes in flight, interleaved.
-
-    `ahead` run forward, then one forward, one backward. Chunks take turns every pp passes, forward from the first,
-    backward from the last.
+    """The largest weighted sum of chunk passes in flight, interleaved: `ahead` forward, then one forward, one backward;
+    chunks take turns every pp passes, forward from the first, backward from the last.
     """
     # It repeats every turn.
     pairs = min(pp * virtual_stages, micro_batches * virtual_stages - ahead)

@@ -33,13 +33,8 @@ def largest_stage_bytes(
     architecture: str = "",
     most_bytes: int | None = None,
 ) -> Floats:
-    """Bytes per device of every layout's fullest stage, float64 [layouts].
-
-    Layers are spread by `layer_split`, or by a cut that was chosen by time. The answer is the largest `total_bytes` of
-    `stage_memory`, rounded up; of a layout whose first stage needs more than `most_bytes`, that stage's.
-
-    Raises:
-        UsageError: a pipeline with more chunks than the layers allow, or an unknown `dtype`.
+    """Bytes per device of every layout's fullest stage, float64 [layouts], rounded up; of a layout whose first stage
+    needs more than `most_bytes`, that stage's. UsageError for more chunks than the layers allow, or an unknown `dtype`.
     """
     precision = precision_of(dtype, layouts.like.reduce_dtype)
     if not len(layouts):
@@ -117,11 +112,9 @@ def _fullest(
     first: int = 0,
     last: int = 0,
 ) -> Floats:
-    """`Load.numbers` of the stages that can be the fullest, float64 [stages, numbers].
-
-    A stage that has no end and no more of anything than another one without ends is left out, and so is one between two
-    others: with as many layers, memory is linear in what is in flight. `first` and `last` are the layers of the ends,
-    and 1 more, 0 where `layer_split` gives them.
+    """`Load.numbers` of the stages that can be the fullest, float64 [stages, numbers]: those with an end, and the
+    others that no other one holds as much as. `first` and `last` are the layers of the ends, with 1 more, 0 where
+    `layer_split` gives them.
     """
     layers = len(kinds.of_layer)
     counts = (

@@ -50,10 +50,8 @@ class StageMemoryOverStep:
 def memory_over_step(
     model: ModelConfig, parallelism: Parallelism, orders: Sequence[Sequence[Pass]], **options: Any
 ) -> tuple[StageMemoryOverStep, ...]:
-    """The memory of `stage_memory` at each of the passes that the stages run in `orders`; options as there.
-
-    No moment has more than `StageMemory.total_bytes`; with several chunks per stage that may be more than at any
-    moment, as it adds up what is at its most at different ones.
+    """The memory of `stage_memory` at each pass that the stages run in `orders`; options as there. With several chunks
+    per stage no moment may reach `StageMemory.total_bytes`, which adds up what is most at different ones.
     """
     splits = SCHEDULE_KINDS[parallelism.schedule].splits
     counts = np.array([chunk.counts for chunk in chunks_of(model, parallelism)], dtype=np.int64)

@@ -32,10 +32,8 @@ _FOOTPRINT_BYTES = {"MB": 1 << 20, "GB": 1 << 30}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """Memory of the fullest device of a snapshot (of a log the fullest rank): allocated at its end, at most in the
-    history that it recorded (as allocated, where it has none), and reserved; None where a log has no such line.
-
-    `theoretical` are the parts of Megatron's own formula, by its names.
+    """Memory of the fullest device of a snapshot, of a log the fullest rank: allocated at the end, at most, and
+    reserved; None where a log has no such line. `theoretical` are the parts of Megatron's own formula.
     """
 
     device: int | None = None
@@ -46,10 +44,8 @@ class Snapshot:
 
 
 def read_snapshot(path: Path) -> Snapshot:
-    """Add up the blocks of a snapshot's segments by their state, or take the largest figures of a log.
-
-    Raises:
-        DataError: the file cannot be read, or is no such JSON or log; a pickle could run any code, and is never loaded.
+    """Add up the blocks of a snapshot's segments by their state, or take the largest figures of a log. DataError where
+    the file cannot be read, or is no such JSON or log; a pickle could run any code, and is never loaded.
     """
     where = shown_path(path)
     content = read_small_file(path, where=where, most_bytes=_MOST_BYTES, expected=_EXPECTED)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from math import ceil
+from typing import Any
 
 import numpy as np
 
@@ -67,10 +68,8 @@ class StageMemory:
 
 @dataclass(frozen=True, slots=True)
 class Bytes:
-    """The parts of `StageMemory` as arrays, float64 [rows], and the parameters on a device.
-
-    `in_use` are the parts of `working`: its fullest moment (the largest of `Working.moments`), buffers, whole blocks
-    that ZeRO gathers, activations on their way from and to the host.
+    """The parts of `StageMemory` as arrays, float64 [rows], and the parameters on a device. `in_use` are the parts of
+    `working`: its fullest moment, buffers, blocks that ZeRO gathers, activations on their way to the host.
     """
 
     parameters: Number
@@ -104,72 +103,33 @@ def architecture_of(compute: Iterable[ComputeFingerprint]) -> str:
     return found.pop() if len(found) == 1 else ""
 
 
-def stage_memory(
-    model: ModelConfig,
-    parallelism: Parallelism,
-    *,
-    dtype: str = "float16",
-    is_cpu: bool = False,
-    architecture: str = "",
-    workspace: int | None = None,
-) -> tuple[StageMemory, ...]:
-    """Memory of one device of every stage, in order.
-
-    `dtype` is float16 or bfloat16 (mixed precision with fp32 master weights) or float32. On a CPU torch keeps more of
-    some operators. Of a GPU's `architecture` (as in devices.toml) depend workspaces and 8-bit copies; `workspace` is
-    that of a cuBLAS handle, where CUBLAS_WORKSPACE_CONFIG sets it.
-
-    Raises:
-        UsageError: the model cannot be laid out so, or an unknown `dtype`.
-    """
-    stages, found = bytes_by_stage(
-        model, parallelism, dtype=dtype, is_cpu=is_cpu, architecture=architecture, workspace=workspace
-    )
+def stage_memory(model: ModelConfig, parallelism: Parallelism, **options: Any) -> tuple[StageMemory, ...]:
+    """Memory of one device of every stage; options as of `bytes_of_loads`, UsageError for an unknown `dtype`."""
+    stages, found = bytes_by_stage(model, parallelism, **options)
     return tuple(
         StageMemory(
             stage=index,
             layers=sum(load.layers),
             parameters=int(np.broadcast_to(found.parameters, len(stages))[index]),
-            weights_bytes=ceil(found.weights[index]),
-            gradients_bytes=ceil(found.gradients[index]),
-            optimizer_bytes=ceil(found.optimizer[index]),
-            activations_bytes=ceil(found.activations[index]),
-            logits_bytes=ceil(found.logits[index]),
-            working_bytes=ceil(found.working[index]),
             workspace_bytes=int(found.workspace),
-            fragments_bytes=ceil(found.fragments[index]),
-            host_bytes=ceil(found.host[index]),
+            **{f"{name}_bytes": ceil(getattr(found, name)[index]) for name in _BY_STAGE},
         )
         for index, load in enumerate(stages)
     )
 
 
-def bytes_by_stage(
-    model: ModelConfig,
-    parallelism: Parallelism,
-    *,
-    dtype: str = "float16",
-    is_cpu: bool = False,
-    architecture: str = "",
-    workspace: int | None = None,
-    only: str = "",
-) -> tuple[tuple[Load, ...], Bytes]:
-    """The stages at their fullest, and their bytes; arguments and errors as of `stage_memory`.
+_BY_STAGE = (
+    "weights", "gradients", "optimizer", "activations", "logits", "working", "fragments", "host"
+)  # fmt: skip
 
-    With `only`, model states, activations and logits are the share of the ops of that name.
-    """
+
+def bytes_by_stage(
+    model: ModelConfig, parallelism: Parallelism, **options: Any
+) -> tuple[tuple[Load, ...], Bytes]:
+    """The stages at their fullest, and their bytes; errors as of `stage_memory`, options as of `bytes_of_loads`."""
     parallelism.check(model)
     stages = stages_at_their_fullest(model, parallelism)
-    return stages, bytes_of_loads(
-        model,
-        parallelism,
-        stages,
-        dtype=dtype,
-        is_cpu=is_cpu,
-        architecture=architecture,
-        workspace=workspace,
-        only=only,
-    )
+    return stages, bytes_of_loads(model, parallelism, stages, **options)
 
 
 def bytes_of_loads(
@@ -183,9 +143,14 @@ def bytes_of_loads(
     workspace: int | None = None,
     only: str = "",
 ) -> Bytes:
-    """The bytes of loads of a layout's stages, a row each; arguments as of `bytes_by_stage`."""
+    """The bytes of loads of a layout's stages, a row each. `dtype` is float16, bfloat16 (mixed, fp32 master weights) or
+    float32. A GPU's `architecture` decides workspaces and 8-bit copies; `workspace` is CUBLAS_WORKSPACE_CONFIG's. With
+    `only`, what the ops of that name take of states, activations and logits.
+    """
     precision = precision_of(dtype, parallelism.reduce_dtype)
-    rows, contents = _rows(model, parallelism, stages, precision.element, is_cpu=is_cpu, only=only)
+    own, whose = Layouts.of(parallelism), np.zeros(len(stages), dtype=np.intp)
+    rows = Rows.of_loads(np.array([load.numbers for load in stages], dtype=np.float64), own.take(whose))
+    contents = Contents.of(model, own.as_one, precision.element, is_cpu=is_cpu, only=only).at(whose)
     buffers = 0 if is_cpu else workspace_bytes(model, parallelism, parallelism.tp, architecture, workspace)
     return memory_of(model, rows, contents, precision=precision, architecture=architecture, buffers=buffers)
 
@@ -199,10 +164,8 @@ def memory_of(
     architecture: str = "",
     buffers: Number = 0,
 ) -> Bytes:
-    """Memory of one device of every row, which is put together from its own of `contents`.
-
-    Activations are what the layers in flight keep, on the last chunk the final norm's input and output too, with
-    dropout the embedding's mask on the first. `buffers` are a process's own.
+    """Memory of one device of every row, put together from its own of `contents`: of activations what the layers in
+    flight keep, on the last chunk the final norm's too, on the first the embedding's mask. `buffers` are a process's.
     """
     held = contents.parameters.of_stage(layers=rows.layers, first=rows.first, last=rows.last)
     states = _states(rows, contents, held, precision)
@@ -232,10 +195,7 @@ def memory_of(
 
 
 def _states(rows: Rows, contents: Contents, held: HeldParameters, precision: Precision) -> States:
-    """Model states of the trained parameters, and weights of the frozen ones and of a reference model.
-
-    A reference model runs before the trained one: its activations and logits are gone when that keeps its own.
-    """
+    """Model states of trained parameters, and weights of frozen ones and of a reference model, which ran before."""
     own = with_optimizer(precision, rows.layout.optimizer, rows.layout.optimizer_states)
     masters = None if contents.sizes.modules.separates_masters else as_masters(own)
     copy = int(contents.sizes.has_reference_weights)
@@ -251,10 +211,7 @@ def _states(rows: Rows, contents: Contents, held: HeldParameters, precision: Pre
 
 
 def _with_copies(weights: Floats, rows: Rows, contents: Contents, saved: float, copied: float) -> Floats:
-    """Weights with those that are cast: `saved` bytes less per entry, and `copied` more.
-
-    Copies stay from update to update; with ZeRO-3 only copies of the gathered blocks.
-    """
+    """Weights with cast ones, entries having `saved` bytes less and `copied` more; ZeRO-3 copies gathered blocks."""
     cast = [one.cast for one in contents.layers]
     of_stage = (
         sum(count * entries for count, entries in zip(rows.layers, cast, strict=True))
@@ -296,10 +253,7 @@ def _logits(rows: Rows, contents: Contents) -> Floats:
 
 
 def offloaded_by_layers(model: ModelConfig, layouts: Layouts, *, dtype: str) -> Floats:
-    """Bytes that a layer of each kind sends to the host for one micro-batch, of the first stage's layers.
-
-    float64 [kinds, layouts].
-    """
+    """Bytes that a layer of each kind sends to the host for a micro-batch (first stage), float64 [kinds, layouts]."""
     first = [stages_at_their_fullest(model, layouts.parallelism(row))[0] for row in range(len(layouts))]
     rows = Rows.of_loads(np.array([load.numbers for load in first], dtype=np.float64), layouts)
     contents = Contents.of(model, layouts.as_one, precision_of(dtype).element, is_cpu=False)
@@ -328,10 +282,7 @@ def _kept_in_flight(rows: Rows, layer: Kept) -> Floats:
 
 
 def _pipeline_bytes(rows: Rows, contents: Contents) -> Floats:
-    """Outputs that a stage sent and keeps, and buffers of what it receives beyond the inputs that layers keep.
-
-    Megatron-LM frees an output once it is sent (arXiv 2205.05198, appendix B).
-    """
+    """Outputs that a stage keeps after sending (not Megatron-LM, arXiv 2205.05198, appendix B), and receive buffers."""
     modules, one = contents.sizes.modules, contents.layers[0].block_input
     if modules.frees_outputs:
         return np.zeros(1)
@@ -361,18 +312,3 @@ def _whole_blocks(rows: Rows, contents: Contents, precision: Precision, saved: f
     gradients = np.where(sharded & (rows.zero >= 2), precision.gradient * trained, 0.0)
     two = np.where(rows.has_layers, own + largest, largest)
     return gradients + np.where(sharded & (rows.zero >= 3), precision.weight * two, 0.0)
-
-
-def _rows(
-    model: ModelConfig,
-    layout: Parallelism,
-    stages: tuple[Load, ...],
-    element_bytes: int,
-    *,
-    is_cpu: bool = False,
-    only: str = "",
-) -> tuple[Rows, Contents]:
-    """The stages of one layout, and what they are put together from."""
-    own, whose = Layouts.of(layout), np.zeros(len(stages), dtype=np.intp)
-    rows = Rows.of_loads(np.array([load.numbers for load in stages], dtype=np.float64), own.take(whose))
-    return rows, Contents.of(model, own.as_one, element_bytes, is_cpu=is_cpu, only=only).at(whose)

@@ -38,11 +38,7 @@ PRECISIONS = {
 
 
 def precision_of(dtype: str, reduce_dtype: ReduceDtype = "same") -> Precision:
-    """Bytes of a training precision by name, with gradients kept in `reduce_dtype`.
-
-    Raises:
-        UsageError: an unknown name.
-    """
+    """Bytes of a training precision by name, with gradients kept in `reduce_dtype`. UsageError for an unknown name."""
     if dtype not in PRECISIONS:
         raise UsageError(f"dtype is {shown(dtype)}, expected {', '.join(PRECISIONS)}")
     found = PRECISIONS[dtype]
@@ -89,10 +85,8 @@ def frozen_states(parameters: Number, shards: Floats, zero: Floats, precision: P
 def model_states(
     parameters: Number, shards: Floats, zero: Floats, precision: Precision, sharded: Precision | None = None
 ) -> States:
-    """Model states of devices that hold `parameters` each, all arguments [rows].
-
-    ZeRO-1 divides the optimizer's states by the `shards`, ZeRO-2 gradients too, ZeRO-3 weights too; shards are rounded
-    up to whole parameters. With ZeRO-3 they have the types of `sharded`, where that is given.
+    """Model states of devices that hold `parameters` each, all [rows]. Divided by `shards`, in whole parameters, are
+    optimizer states (ZeRO-1), gradients (2), weights (3, then of the types of `sharded`, where given).
     """
     shard, whole = np.ceil(parameters / shards), sharded or precision
     is_whole = (zero >= 3) & (shards > 1)

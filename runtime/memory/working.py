@@ -38,27 +38,22 @@ class Working(NamedTuple):
 def working_bytes(rows: Rows, contents: Contents) -> Working:
     """Bytes in use at a device's fullest moment beyond states, kept activations and logits, and in fragments.
 
-    The backward pass of the micro-batch that is furthest frees what was kept as it goes, so the fullest
-    moment is one of five, with hidden size d, MLP width f, and v·d the vocabulary matrix:
+    The backward pass of the micro-batch that is furthest frees what was kept as it goes, so the fullest moment is one
+    of five, with hidden size d, MLP width f, and v·d the vocabulary matrix:
 
     - loss: the gradients of the logits, see layers/loss.py;
-    - output product: the gradients of logits, hidden state and weights (v·d) exist, with sequence parallelism its
-      gathered input and the gradient of that too, the log-probabilities no longer;
-    - last layer's MLP, log-probabilities freed: the gradient of its output (d), and the larger of f with
-      the down projection's weight gradient (f·d) and, with sequence parallelism, the gathered gradient of its output;
-      and of 2f for SwiGLU's halves. What full recomputation dropped exists again, of all layers that it runs at once;
-    - last layer's attention, its MLP freed: twice its scores (the gradients before and after the softmax)
-      where they exist, and what selective recomputation dropped;
+    - output product: the gradients of logits, hidden state and weights (v·d), with sequence parallelism its gathered
+      input and the gradient of that too, the log-probabilities no longer;
+    - last layer's MLP: the gradient of its output (d), and the larger of f with the down projection's weight gradient
+      (f·d) and the gathered gradient of its output, and of 2f for SwiGLU's halves; and what full recomputation dropped,
+      of all layers that it runs at once;
+    - last layer's attention, its MLP freed: twice its scores if they exist, and what selective recomputation dropped;
     - embedding, the first chunk's layers freed: its weight gradient (v·d).
 
-    Weight gradients are made whole and then added to the accumulated ones, as from the second micro-batch of
-    an update on. Modules that add a layer's by the product itself keep an unused gradient per weight matrix instead.
-    Other buffers: rotary tables, the unfused softmax's mask, token ids, the largest frozen weight in 4 bit as it is
-    dequantised. CUDA graphs of modules have a pool that nothing else can use: of attention's backward pass, with static
-    gradients of a layer's output and input.
-
-    Fragments are what a layer's forward pass freed in blocks that are smaller than a tensor of logits: where the loss
-    is the fullest moment torch's allocator has them reserved on top.
+    Weight gradients are made whole and then added, as from the second micro-batch of an update on; modules that add
+    them by the product itself keep an unused one per weight matrix. CUDA graphs of modules have a pool of their own: of
+    attention's backward pass, with static gradients of a layer's output and input. Fragments are what a layer's forward
+    pass freed in blocks smaller than a tensor of logits, which torch's allocator has reserved on top.
     """
     layers, loss, element = contents.layers, contents.loss, contents.sizes.element_bytes
     is_trained = not contents.parameters.are_frozen
@@ -143,10 +138,7 @@ which have others (`get_cublas_workspace`)."""
 def workspace_bytes(
     model: ModelConfig, layout: Parallelism, tp: Number, architecture: str, torch_bytes: int | None = None
 ) -> Number:
-    """Bytes of a device of `architecture`, "" for none that is known, which counts as Hopper; `tp` may be [rows].
-
-    `torch_bytes`: a handle's, as CUBLAS_WORKSPACE_CONFIG sets it.
-    """
+    """Bytes of a device of `architecture` ("" counts as Hopper), by a handle's `torch_bytes`; `tp` may be [rows]."""
     is_late = architecture not in _BEFORE_HOPPER
     own = _TORCH_BYTES[is_late] if torch_bytes is None else torch_bytes
     engine: Number = 0
@@ -159,10 +151,8 @@ def workspace_bytes(
 
 
 def copies_bytes(layout: Parallelism, weight_bytes: int, architecture: str) -> tuple[float, float]:
-    """Bytes per entry of a weight in 8 or 4 bit: what its form of `weight_bytes` gives up, and its copies that stay.
-
-    It is kept as it is, for the output, and transposed, for the input's gradient, which Blackwell's products with a
-    scale per tensor read without (TransformerEngine, `is_non_tn_fp8_gemm_supported`).
+    """Bytes per entry of a weight in 8 or 4 bit: what `weight_bytes` gives up, and copies that stay, as it is and
+    transposed, which Blackwell does without (TransformerEngine, `is_non_tn_fp8_gemm_supported`).
     """
     if layout.frozen_weights != "same":
         return weight_bytes - FROZEN_BYTES[layout.frozen_weights], 0
@@ -191,10 +181,7 @@ _NODE_DEVICES = 8
 
 
 def communicator_bytes(layouts: Layouts) -> dict[str, NDArray[np.int64]]:
-    """Bytes of NCCL's buffers on a device by group, int64 [layouts]; 0 for a group of one.
-
-    Torch's allocator does not count them; torch opens a group's communicator at its first collective, and keeps it.
-    """
+    """Bytes of NCCL's buffers on a device by group, int64 [layouts], which torch's allocator does not count."""
     tp, cp, ep, expert_tp = (layouts[name] for name in ("tp", "cp", "ep", "expert_tp"))
     cut, replicas = ep * expert_tp, layouts.replicas
     sizes = {

@@ -49,11 +49,7 @@ OPERATORS: Mapping[str, Operator] = MappingProxyType(
 
 
 def operator(name: str) -> Operator:
-    """Look an operator up by name.
-
-    Raises:
-        UsageError: no operator has that name.
-    """
+    """Look an operator up by name; UsageError where no operator has that name."""
     try:
         return OPERATORS[name]
     except KeyError:

@@ -11,11 +11,13 @@ from kernelcast.runtime.dataclass import replace
 from kernelcast.runtime.operators.elementwise import elementwise
 from kernelcast.runtime.operators.gemm import FLOAT8
 from kernelcast.runtime.operators.operator import (
+    BOTH_PASSES,
     Direction,
     Operator,
     OperatorClass,
     Substitute,
     Vector,
+    as_it_is,
     cost,
     only_role,
 )
@@ -61,10 +63,6 @@ FLASH_ATTENTION = Operator(
 )
 
 
-def _same(vector: Vector) -> tuple[Vector, float]:
-    return vector, 1.0
-
-
 # Time in 8 bit over that in 16, heads of 128. Forward kernels of 1 to 10 TFLOP: medians 0.80 (B200; SGLang 0.5.14:
 # 0.92), 0.82 (GB200), 0.74 (B300), 0.77 (GB300) with TensorRT-LLM 1.3, by ai-dynamo/aiconfigurator. Backward,
 # causal, of 8,192 and 16,384 tokens: 0.79 and 0.78 (B200), 0.96 and 0.95 (GB200), 0.76 and 0.74 (GB300) with cuDNN
@@ -86,7 +84,7 @@ FLASH_ATTENTION_FLOAT8 = replace(
     roles=only_role("", "fused causal attention in 8 bit"),
     dtype=FLOAT8,
     substitute=Substitute(
-        operator="flash_attention", factor=0.81, backward_factor=0.86, asks=_same, within=1.2
+        operator="flash_attention", factor=0.81, backward_factor=0.86, asks=as_it_is, within=1.2
     ),
     is_on_request=True,
 )
@@ -136,7 +134,7 @@ ROPE = Operator(
     operator_class=OperatorClass.MEMORY,
     features=_HEADS,
     costs=dict.fromkeys(
-        (Direction.FORWARD, Direction.BACKWARD),
+        BOTH_PASSES,
         cost(
             flops="3 b l heads head_size + 3 b l kv_heads head_size",
             elements="2 b l heads head_size + 2 b l kv_heads head_size",
@@ -155,7 +153,7 @@ EAGER_ROPE = replace(
     name="eager_rope",
     title="rotary position embedding in fp32 by separate kernels",
     costs=dict.fromkeys(
-        (Direction.FORWARD, Direction.BACKWARD),
+        BOTH_PASSES,
         cost(
             flops="3 b l heads head_size + 3 b l kv_heads head_size",
             elements="10 b l heads head_size + 10 b l kv_heads head_size",
@@ -229,11 +227,9 @@ GATED_DELTA_RULE = Operator(
 
 
 def _as_delta_rule(vector: Vector) -> tuple[Vector, float]:
-    """A delta rule over states as large, times what the scan's kernels move over what the delta rule's move.
-
-    Both are chains of Triton kernels that write what the next one reads. Entries per token that the delta rule's move
-    (flash-linear-attention's `chunk_gated_delta_rule_fwd`): scores of keys in fp32, their inverse, keys and values
-    times it, states, new values, results.
+    """A delta rule over states as large, times the ratio of what the kernels move per token: scores of keys in fp32,
+    their inverse, keys and values times it, states, new values, results (flash-linear-attention's
+    `chunk_gated_delta_rule_fwd`).
     """
     b, length, groups, heads, state_size, head_size = vector
     keys, values, scores = heads * state_size, heads * head_size, heads * _CHUNK

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from kernelcast.runtime.operators.operator import (
+    BOTH_PASSES,
     Direction,
     Operator,
     OperatorClass,
@@ -150,7 +151,7 @@ def _by_expert(name: str, title: str, shown_role: str, operations: int) -> Opera
         operator_class=OperatorClass.MEMORY,
         features=_BY_EXPERT,
         costs=dict.fromkeys(
-            (Direction.FORWARD, Direction.BACKWARD),
+            BOTH_PASSES,
             cost(flops=f"{operations} tokens experts_per_token d", elements=_ROWS_BY_EXPERT),
         ),
         roles=only_role("", shown_role),

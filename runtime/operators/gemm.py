@@ -11,23 +11,40 @@ from kernelcast.runtime.operators.operator import (
     OperatorClass,
     Substitute,
     Vector,
+    as_it_is,
     cost,
     only_role,
     roles,
 )
+
+FLOAT8 = "float8_e4m3fn"
+FLOAT4 = "float4_e2m1fn_x2"
+
+
+def _costs(entry_bytes: float, result_bytes: int, group: str = "") -> Mapping[Direction, Cost]:
+    """Of one product, or of `group` of them, by what an entry that is read takes, and one of a result.
+
+    A weight gradient is accumulated: kn is written once, then read twice and written.
+    """
+
+    def of(mk: float, kn: float, mn: float, least: float) -> Cost:
+        moved, flops = f"{mk} {group} m k + {{}} {group} k n + {mn} {group} m n", f"2 {group} m k n"
+        return cost(flops=flops, elements=moved.format(kn), least=moved.format(least))
+
+    return {
+        Direction.FORWARD: of(entry_bytes, entry_bytes, result_bytes, entry_bytes),
+        Direction.INPUT_GRADIENT: of(result_bytes, entry_bytes, entry_bytes, entry_bytes),
+        Direction.WEIGHT_GRADIENT: of(entry_bytes, 3 * result_bytes, entry_bytes, result_bytes),
+    }
+
 
 GEMM = Operator(
     name="gemm",
     title="matrix product [m, k] × [k, n] of a linear, without its bias",
     operator_class=OperatorClass.COMPUTE,
     features={"m": "rows", "k": "columns in", "n": "columns out"},
-    # The weight gradient is accumulated: kn is written once, then read twice and written.
     costs={
-        Direction.FORWARD: cost(flops="2 m k n", elements="1 m k + 1 k n + 1 m n"),
-        Direction.INPUT_GRADIENT: cost(flops="2 m k n", elements="1 m k + 1 k n + 1 m n"),
-        Direction.WEIGHT_GRADIENT: cost(
-            flops="2 m k n", elements="1 m k + 3 k n + 1 m n", least="1 m k + 1 k n + 1 m n"
-        ),
+        **_costs(1, 1),
         Direction.BACKWARD: cost(
             flops="4 m k n", elements="2 m k + 4 k n + 2 m n", least="2 m k + 2 k n + 1 m n"
         ),
@@ -99,20 +116,7 @@ GROUPED_GEMM = Operator(
     operator_class=OperatorClass.COMPUTE,
     # Groups of unequal sizes count with their mean: how uneven they are is no feature.
     features={"groups": "experts", "m": "rows of each group", "k": "columns in", "n": "columns out"},
-    costs={
-        Direction.FORWARD: cost(
-            flops="2 groups m k n", elements="1 groups m k + 1 groups k n + 1 groups m n"
-        ),
-        Direction.INPUT_GRADIENT: cost(
-            flops="2 groups m k n", elements="1 groups m k + 1 groups k n + 1 groups m n"
-        ),
-        # Accumulated, as a linear's.
-        Direction.WEIGHT_GRADIENT: cost(
-            flops="2 groups m k n",
-            elements="1 groups m k + 3 groups k n + 1 groups m n",
-            least="1 groups m k + 1 groups k n + 1 groups m n",
-        ),
-    },
+    costs=_costs(1, 1, "groups"),
     same_product={
         Direction.INPUT_GRADIENT: ("groups", "m", "n", "k"),
         Direction.WEIGHT_GRADIENT: ("groups", "k", "m", "n"),
@@ -153,32 +157,8 @@ MOE = Operator(
 )
 
 
-FLOAT8 = "float8_e4m3fn"
-FLOAT4 = "float4_e2m1fn_x2"
-
 _IN_16_BIT = frozenset({"logits", "router", "next_token", "adapter_down", "adapter_up"})
 _LINEARS = {name: role for name, role in GEMM.roles.items() if name not in _IN_16_BIT}
-
-
-def _costs(entry_bytes: float, group: str = "") -> Mapping[Direction, Cost]:
-    """Of one product, or of `group` of them; an element is a byte, an entry that is read has `entry_bytes`.
-
-    Results have 16 bits, and a weight gradient is accumulated.
-    """
-
-    def of(mk: float, kn: float, mn: float, least: float) -> Cost:
-        read, result = f"{mk} {group} m k + {{}} {group} k n + {mn} {group} m n", f"2 {group} m k n"
-        return cost(flops=result, elements=read.format(kn), least=read.format(least))
-
-    return {
-        Direction.FORWARD: of(entry_bytes, entry_bytes, 2, entry_bytes),
-        Direction.INPUT_GRADIENT: of(2, entry_bytes, entry_bytes, entry_bytes),
-        Direction.WEIGHT_GRADIENT: of(entry_bytes, 6, entry_bytes, 2),
-    }
-
-
-def _same(vector: Vector) -> tuple[Vector, float]:
-    return vector, 1.0
 
 
 def _product(
@@ -191,7 +171,8 @@ def _product(
         like,
         name=f"{like.name}_{name}",
         title=f"{like.title.removesuffix(' of a linear, without its bias')} {title}, without casts",
-        costs=_costs(0.5 if dtype == FLOAT4 else 1, groups),
+        # An element is a byte; results have 16 bits.
+        costs=_costs(0.5 if dtype == FLOAT4 else 1, 2, groups),
         sums={},
         roles=like.roles if groups else _LINEARS,
         dtype=dtype,
@@ -201,7 +182,7 @@ def _product(
 
 
 # Libraries multiply whole tensors by the same kernels as blocks and rows, and no slower.
-_ALIKE = Substitute(operator="gemm_float8_tensor", asks=_same)
+_ALIKE = Substitute(operator="gemm_float8_tensor", asks=as_it_is)
 
 PER_TENSOR = _product(GEMM, "float8_tensor", "in 8 bit, scaled per tensor")
 PER_ROW = _product(GEMM, "float8_row", "in 8 bit, scaled per row", substitute=_ALIKE)

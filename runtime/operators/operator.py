@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
-from math import prod
 from types import MappingProxyType
 
 from kernelcast.runtime.dataclass import dataclass, field
@@ -22,10 +21,9 @@ class OperatorClass(StrEnum):
 
 
 class Direction(StrEnum):
-    """Which part of a step a time belongs to. `ONCE` marks operators that have one time only.
-
-    A linear's backward pass is two products, `INPUT_GRADIENT` and `WEIGHT_GRADIENT`; `BACKWARD` is their sum where
-    only that was measured, and the whole backward pass of every other operator.
+    """Which part of a step a time belongs to; `ONCE` where an operator has one time. A linear's backward pass is
+    `INPUT_GRADIENT` and `WEIGHT_GRADIENT`; `BACKWARD` is their sum where only that was measured, and other operators'
+    whole.
     """
 
     FORWARD = "forward"
@@ -47,6 +45,12 @@ class Direction(StrEnum):
 
 Key = tuple[str, Direction]
 """What a regressor answers: an operator and a direction."""
+BOTH_PASSES = (Direction.FORWARD, Direction.BACKWARD)
+
+
+def as_it_is(vector: Vector) -> tuple[Vector, float]:
+    """What is asked of a substitute for the same work: the same workload, once."""
+    return vector, 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +63,7 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """FLOPs and elements read or written by one call, as sums of monomials in the workload features.
-
-    `least_elements` are those that any kernel has to read or write, however it is written.
-    """
+    """FLOPs and elements moved by one call, and the fewest that any kernel moves, as sums of monomials in features."""
 
     flops: tuple[Term, ...]
     elements: tuple[Term, ...]
@@ -81,7 +82,13 @@ def _terms(text: str) -> tuple[Term, ...]:
 
 def evaluate(terms: Sequence[Term], workload: Mapping[str, float]) -> float:
     """Value of a sum of monomials at a workload given as feature name → value."""
-    return sum(term.coefficient * prod(workload[name] for name in term.features) for term in terms)
+    total = 0.0
+    for term in terms:
+        product: float = 1
+        for name in term.features:
+            product = product * workload[name]
+        total += term.coefficient * product
+    return total
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,11 +225,7 @@ class Operator:
         return evaluate(terms, self.named(vector)) / terms[0].coefficient
 
     def named(self, vector: Sequence[float]) -> dict[str, float]:
-        """The entries of a workload vector by feature.
-
-        Raises:
-            UsageError: it has another length.
-        """
+        """The entries of a workload vector by feature; UsageError where it has another length."""
         if len(vector) != len(self.features):
             expected = ", ".join(self.features)
             raise UsageError(f"{self.name}: workload vector has {len(vector)} entries, expected [{expected}]")

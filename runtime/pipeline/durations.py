@@ -15,11 +15,9 @@ Times = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overlap:
-    """Effect of overlapped collectives on the first and the last passes of an update.
-
-    Arrays [configs, chunks], in µs: `first_us` is added to the first forward pass of a chunk, `last_us` to the pass
-    that completes its gradients. Arrays [configs, stages]: `buckets` is the number of pieces per chunk in which its
-    gradients are reduced, `link_us` the time in which the completing pass uses the same links itself.
+    """Effect of overlapped collectives on an update's first and last passes, in µs: `first_us` and `last_us` [configs,
+    chunks] are added to a chunk's; `buckets` [configs, stages] counts pieces per chunk, `link_us` is how long the
+    completing pass uses the same links itself.
     """
 
     first_us: Times
@@ -35,11 +33,9 @@ class Overlap:
 def slowed_us(
     pass_us: Times, network_us: Times, buckets: Times, exposed_share: float, link_us: Times
 ) -> Times:
-    """Time in µs added to a pass that overlaps with `buckets` pieces of a collective.
-
-    One bucket in n runs before or after the pass, the others overlap with it, except for the time `link_us` in which
-    the pass uses the same links itself. Compute slows down by `exposed_share` of the overlapped time: next to a
-    collective of a, a pass of d takes min(d + k · a, (d − k · l) / (1 − k)) with k = share · (n − 1) / n.
+    """Time in µs added to a pass d that overlaps with n = `buckets` pieces of a collective a, one outside:
+    it takes min(d + k · a, (d − k · l) / (1 − k)) with k = `exposed_share` · (n − 1) / n, l = `link_us` on the same
+    links.
     """
     slower = exposed_share * (buckets - 1) / buckets
     longer: Times = np.minimum(slower * network_us, (pass_us - link_us) * slower / (1 - slower))
@@ -49,10 +45,8 @@ def slowed_us(
 def gathered_us(
     pass_us: Times, network_us: Times, buckets: Times, exposed_share: float, link_us: Times
 ) -> Times:
-    """Time in µs added to a pass whose parameters arrive in `buckets` pieces while it runs.
-
-    It starts when the first piece has arrived; then either it or the network is never idle, and one piece of the other
-    is exposed: max(a / n + d, a + l · (n − 1) / n + d / n), with d as `slowed_us` makes it.
+    """Time in µs added to a pass whose parameters arrive in `buckets` pieces while it runs: one piece of pass or gather
+    is exposed, max(a / n + d, a + l · (n − 1) / n + d / n), with d as `slowed_us` makes it.
     """
     slowed = pass_us + slowed_us(pass_us, network_us, buckets, exposed_share, link_us)
     busy_us = network_us + waiting_us(link_us, buckets)
@@ -61,10 +55,8 @@ def gathered_us(
 
 
 def beyond_us(network_us: Times, pass_us: Times, exposed_share: float, stages: int) -> Times:
-    """Time in µs by which the rest of a chunk's collective slows passes of the stage's other chunks.
-
-    Until the stage has run another chunk for as many micro-batches as there are stages, `pass_us` each. All stages lose
-    that time at once, the chain of one micro-batch a part of it in every stage.
+    """Time in µs by which the rest of a chunk's collective slows passes of the stage's other chunks, until it ran
+    another one for as many micro-batches as there are stages: all stages lose it at once.
     """
     longer: Times = exposed_share * np.clip(network_us, 0, (stages - 1) * pass_us) / stages
     return longer
@@ -130,10 +122,8 @@ class Durations:
       (`schedules.is_pair`); None for no saving.
 
     Per update, arrays [configs, stages]: `all_reduce_us` of a stage's gradients, `update_us` of its optimizer with the
-    all-gather. `overlap` if collectives of the update overlap with passes.
-
-    Raises:
-        UsageError: shapes that do not go together, or a time that is negative or not finite.
+    all-gather. `overlap` if collectives of the update overlap with passes. UsageError for shapes that do not go
+    together, or a time that is negative or not finite.
     """
 
     forward_us: Times
@@ -207,11 +197,8 @@ class Durations:
         return type(self)(**{name: getattr(self, name)[rows] for name in names}, overlap=overlap)
 
     def on_grid(self, passes: int) -> Self:
-        """The same times, rounded so that no sum on a path of `passes` passes of each kind is ever rounded.
-
-        Every configuration gets its own grid, a power of two below 2⁻⁵² of the longest possible path. Sums on it are
-        exact in float64 in any order, so exact repetitions can be detected, and all ways to evaluate a schedule agree
-        to the bit. A step's time changes by at most half a grid step per piece on its path.
+        """The same times, rounded to a power of two below 2⁻⁵² of the longest path of `passes` passes of each kind:
+        sums are exact in any order, so all ways to evaluate a schedule agree to the bit, and repetitions are detected.
         """
         longest = np.zeros(self.configs)
         # The last chunk sends nothing forward and the first one nothing backward, whatever stands there.
@@ -238,11 +225,9 @@ class Durations:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ends:
-    """When stages finish, in µs from the step's start.
-
-    `last_start_us`, `last_end_us` [virtual stages, stages, configs]: the pass that completes a chunk's
-    gradients, chunks in the order in which that happens (the last of the model first); `idle_from_us`
-    [stages, configs]: the end of the stage's last pass.
+    """When stages finish, in µs from the step's start: `last_start_us`, `last_end_us` [virtual stages, stages, configs]
+    of the pass that completes a chunk's gradients, in the order of that; `idle_from_us` [stages, configs] the end of
+    the last pass.
     """
 
     last_start_us: Times
@@ -257,12 +242,8 @@ Advance = Callable[[Times], None]
 def run_steady(
     advance_of: Callable[[NDArray[np.intp]], Advance], state: Times, rounds: int, *, history: int
 ) -> Times:
-    """The state [rows, configs] after `rounds` rounds; `advance_of` makes the step for some configurations.
-
-    A round consists of maxima and of additions of constant times. If every row of a state is later by d than p rounds
-    before, it will be later by d again after p more rounds. Times lie on a grid (`Durations.on_grid`), so the
-    comparison is exact. Periods up to `history` rounds are looked for, less and less often; configurations that do not
-    repeat are run to the end.
+    """The state [rows, configs] after `rounds` rounds of `advance_of`. Rounds are maxima and sums of constants: once
+    every row is later by d than p rounds before, it will be again after p more. Periods up to `history` are looked for.
     """
     result = np.empty_like(state)
     running = np.arange(state.shape[1])

@@ -6,12 +6,9 @@ from kernelcast.runtime.pipeline.durations import Durations, Ends, Times
 
 
 def gpipe(durations: Durations, micro_batches: int) -> Ends:
-    """Evaluate a GPipe schedule for all configurations.
-
-    A path through the passes F(stage, micro-batch) goes to a later stage or to a later micro-batch; all
-    micro-batches take the same times, so the longest path steps through micro-batches at the stage with the longest
-    pass: end of F(s, i) = sum of forward passes and sends up to s + i · longest forward pass up to s. A backward
-    path has the same form, and starts at any stage k ≥ s that finished its forward passes.
+    """Evaluate a GPipe schedule for all configurations: micro-batches take the same times, so the longest path steps
+    through them at the stage with the longest pass: F(s, i) ends at the sum of passes and sends up to s + i · the
+    longest up to s; backward paths alike.
     """
     forward, send_forward = durations.forward_us.T, durations.send_forward_us.T  # [stages, configs]
     backward, send_backward = durations.backward_us.T, durations.send_backward_us.T
@@ -43,10 +40,8 @@ def gpipe(durations: Durations, micro_batches: int) -> Ends:
 
 
 def _after_longer_first(forward: Times, send: Times, longer: Times, repeats: int) -> Times:
-    """When the forward passes of every stage end [stages, configs], the first of each `longer`.
-
-    A path leaves the first micro-batch at some stage k (row k), and goes to later ones where a pass from there on is
-    longest.
+    """When the forward passes of every stage end [stages, configs], the first of each `longer`: a path leaves the first
+    micro-batch at a stage k (row k), then goes where a pass is longest.
     """
     path, longest = np.zeros_like(forward), np.zeros_like(forward)
     end, first = np.empty_like(forward), np.zeros_like(forward[0])

@@ -36,11 +36,9 @@ _LONGEST_PERIOD = 12
 
 @dataclass(frozen=True, slots=True)
 class _Level:
-    """Units that run at once: stages, types, and the rows of what they read and send, [units] each.
-
-    A unit without a second (or any) input waits for its own stage alone; unread output goes to a row of its own.
-    `sends` are rows of message times, `completes` (turn, stage, chunk) of units that complete the gradients of a
-    stage's turn-th chunk.
+    """Units that run at once: stages, types, and the rows of what they read and send, [units] each; without an input a
+    unit waits for its stage alone. `sends` are rows of message times, `completes` (turn, stage, chunk) of units that
+    complete a chunk's gradients.
     """
 
     stages: _Rows
@@ -53,10 +51,8 @@ class _Level:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """A schedule in levels; the levels from `first` to `stop` are a round that can be repeated.
-
-    `types` are the distinct kinds of units, `rows` the number of rows of the state, `round` the micro-batches of a
-    round, 0 if nothing repeats.
+    """A schedule in levels; `first` to `stop` can be repeated as a `round` of micro-batches (0: none). `types`
+    are the distinct kinds of units, `rows` the number of rows of the state.
     """
 
     levels: tuple[_Level, ...]
@@ -204,10 +200,8 @@ def _plan(schedule: Schedule, pp: int, micro_batches: int, virtual_stages: int) 
 
 
 def _special(orders: Sequence[Sequence[_Unit]]) -> dict[Pass, int]:
-    """Passes that overlapped collectives of the update may lengthen.
-
-    They are the first forward pass of every chunk (value 0), and the pass that completes its gradients (value: the
-    turn in which its stage completes it).
+    """Passes that overlapped collectives may lengthen: a chunk's first forward pass (value 0), and the pass that
+    completes its gradients (value: its turn in the stage).
     """
     found = dict[Pass, int]()
     for order in orders:

@@ -88,7 +88,7 @@ class _Shape:
     def backward_chunk(self, tick: int, stage: int) -> int:
         """The chunk of the model that a stage's backward pass of a tick works on."""
         turn = (tick - self.first_backward + stage) // self.pp % self.virtual_stages
-        return (self.virtual_stages - 1 - turn) * self.pp + stage
+        return self.chunk(turn, stage)
 
 
 class _Ticks:
@@ -118,10 +118,8 @@ class _Ticks:
         longer_first: Sequence[_Longer] = (),
         longer_last: Sequence[_Longer] = (),
     ) -> None:
-        """One tick of all stages that have work in it; ticks come one after the other.
-
-        The forward passes of the stages in `longer_first`, and the backward passes of those in `longer_last`, take so
-        much longer.
+        """One tick of all stages that have work in it, in order; forward passes of the stages in `longer_first`, and
+        backward ones of those in `longer_last`, take so much longer.
         """
         self._next_chunks(tick)
         shape, pp = self.shape, self.shape.pp

@@ -14,10 +14,7 @@ Message = tuple[Kind, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """The messages of a pipeline.
-
-    `chunks` of all `copies` of the model lie one after the other; each copy has its own first and last chunk.
-    """
+    """The messages of a pipeline whose copies of the model lie one after the other, each with its own ends."""
 
     schedule: Schedule
     pp: int

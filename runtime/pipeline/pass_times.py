@@ -34,12 +34,8 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageTimeline:
-    """What one stage does: its passes in order, with `starts_us` and `ends_us`, then its update.
-
-    A pass sends at `sent_us`: when it ends, or when the last pass of its pair ends. The passes of a pair are listed one
-    after the other, although they take turns.
-    `all_reduces` has a span per chunk in the order in which gradients become ready, from the first ready piece to the
-    end of the last; empty if nothing is reduced. `update` follows passes and all-reduces.
+    """What one stage does: passes in order, sending at `sent_us` (of a pair: when its last pass ends), `all_reduces`
+    with a span per chunk in the order in which gradients become ready, empty if nothing is reduced, then its `update`.
     """
 
     stage: int
@@ -75,13 +71,8 @@ def step_timeline(
     durations: Durations,
     buckets: int | Sequence[int] = 1,
 ) -> StepTimeline:
-    """Every pass of a step of one configuration, to the bit what `simulate` sums up.
-
-    Time and memory are proportional to the passes (a microsecond and some hundred bytes each).
-
-    Raises:
-        UsageError: the schedule does not exist for these numbers, the durations are for other ones or for
-            several configurations, or the step has more than `MAX_PASSES` passes.
+    """Every pass of a step of one configuration, to the bit what `simulate` sums up. UsageError where the schedule does
+    not exist for these numbers or the step has more than `MAX_PASSES` passes (some hundred bytes each).
     """
     check_shape(schedule, pp, micro_batches, virtual_stages)
     passes = pp * micro_batches * virtual_stages * (3 if SCHEDULE_KINDS[schedule].splits else 2)

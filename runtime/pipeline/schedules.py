@@ -23,10 +23,8 @@ class Kind(StrEnum):
 
 
 class Pass(NamedTuple):
-    """One pass of one micro-batch through one chunk of the model.
-
-    With `joined` it runs together with the pass listed after it: they start when the inputs of both have arrived, and
-    send when the last one ends.
+    """One pass of one micro-batch through one chunk. With `joined` it runs together with the pass listed after it: both
+    start when both inputs have arrived, and send when the last one ends.
     """
 
     kind: Kind
@@ -51,11 +49,9 @@ def is_pair(unit: tuple[Pass, ...]) -> bool:
 
 
 def zb_v(stage: int, pp: int, micro_batches: int, virtual_stages: int) -> Iterator[Pass]:
-    """ZB-V in its fixed order (arXiv 2401.10241, section 6; torch's ScheduleZBVZeroBubble).
-
-    If forward pass, input gradients and weight gradients take the same time, no stage waits between its first and its
-    last pass, with at most 2 pp chunk passes in flight, the memory of 1F1B. The order is made for 2 pp − 1
-    micro-batches or more; with fewer, the missing ones are left out.
+    """ZB-V in its fixed order (arXiv 2401.10241, section 6; torch's ScheduleZBVZeroBubble), made for 2 pp − 1
+    micro-batches or more; fewer are left out. With equal passes no stage waits, with at most 2 pp chunk passes in
+    flight.
     """
     chunks = stage, 2 * pp - 1 - stage
     done = {(kind, side): 0 for kind in Kind for side in (0, 1)}
@@ -97,10 +93,8 @@ def dualpipe_v(stage: int, pp: int, micro_batches: int, virtual_stages: int) -> 
 
 
 def dualpipe(stage: int, pp: int, micro_batches: int, virtual_stages: int) -> Iterator[Pass]:
-    """DualPipe (arXiv 2412.19437, section 3.2.1): half of the micro-batches enter at either end.
-
-    Chunks from pp on are the second copy of the model, which begins on the last stage; the second half of the
-    micro-batches runs through it. A stage and its mirror image do the same.
+    """DualPipe (arXiv 2412.19437, section 3.2.1): half of the micro-batches enter at either end; chunks from pp on are
+    the second copy of the model, which begins on the last stage.
     """
     half = micro_batches // 2
     own, other = (stage, 0), (2 * pp - 1 - stage, half)
@@ -111,11 +105,9 @@ def dualpipe(stage: int, pp: int, micro_batches: int, virtual_stages: int) -> It
 def _folded(
     stages: int, stage: int, micro_batches: int, sides: tuple[tuple[int, int], tuple[int, int]]
 ) -> Iterator[Pass]:
-    """The order of a stage in one of DualPipe's halves, as its authors run it (github.com/deepseek-ai/DualPipe).
-
-    `sides` are the chunk and the first micro-batch of what comes in from this half's end (side 0), and of what comes
-    back (side 1); `micro_batches` go through each. Some of the backward passes are split in two, so that weight
-    gradients fill what would be waiting.
+    """The order of a stage in one of DualPipe's halves, as its authors run it (github.com/deepseek-ai/DualPipe);
+    `sides` are chunk and first micro-batch of what comes in here, and comes back. Some weight gradients are split off
+    to fill waits.
     """
     done = {(kind, side): 0 for kind in Kind for side in (0, 1)}
     late: deque[int] = deque()
@@ -125,9 +117,6 @@ def _folded(
         done[kind, side] += 1
         return Pass(kind, chunk, first + done[kind, side] - 1, joined)
 
-    def forward(side: int) -> Iterator[Pass]:
-        yield one(Kind.FORWARD, side)
-
     def backward(side: int, *, split: bool = False) -> Iterator[Pass]:
         yield one(Kind.BACKWARD, side, joined=not split)
         if split:
@@ -135,27 +124,21 @@ def _folded(
         else:
             yield one(Kind.WEIGHT, side)
 
-    def weight() -> Iterator[Pass]:
-        yield one(Kind.WEIGHT, late.popleft())
-
     def pair(side: int) -> Iterator[Pass]:
         yield one(Kind.FORWARD, side, joined=True)
         yield from backward(1 - side)
 
     later = stages - 1 - stage
-    for _ in range(2 * later):
-        yield from forward(0)
-    for _ in range(stage + 1):
-        yield from forward(0)
-        yield from forward(1)
+    for side in (*(0,) * 2 * later, *(0, 1) * (stage + 1)):
+        yield one(Kind.FORWARD, side)
     for _ in range(later):
         yield from backward(1, split=True)
-        yield from weight()
-        yield from forward(1)
+        yield one(Kind.WEIGHT, late.popleft())
+        yield one(Kind.FORWARD, 1)
     for index in range(micro_batches - 2 * stages + stage + 1):
         if index == 0 and not later:
             # Not together: the backward pass reads a tensor that this stage has just computed.
-            yield from forward(0)
+            yield one(Kind.FORWARD, 0)
             yield from backward(1)
         else:
             yield from pair(0)
@@ -168,18 +151,14 @@ def _folded(
         # The second half of them is split.
         yield from backward(1 - turn % 2, split=turn >= turns // 2)
     for _ in range(later):
-        yield from weight()
+        yield one(Kind.WEIGHT, late.popleft())
         yield from backward(0, split=True)
     while late:
-        yield from weight()
+        yield one(Kind.WEIGHT, late.popleft())
 
 
 def check_shape(schedule: Schedule, pp: int, micro_batches: int, virtual_stages: int) -> None:
-    """Check that a schedule exists for these numbers.
-
-    Raises:
-        UsageError: a number is below 1, or `check_schedule` refuses them.
-    """
+    """Check that all numbers are 1 or more, and as `check_schedule`; else UsageError."""
     if schedule not in _ORDERS:
         raise UsageError(f"schedule is {schedule!r:.80}, expected one of {', '.join(_ORDERS)}")
     sizes = (("pp", pp), ("micro_batches", micro_batches), ("virtual_stages", virtual_stages))
@@ -192,11 +171,7 @@ def check_shape(schedule: Schedule, pp: int, micro_batches: int, virtual_stages:
 def stage_orders(
     schedule: Schedule, pp: int, micro_batches: int, virtual_stages: int = 1
 ) -> tuple[tuple[Pass, ...], ...]:
-    """The passes of every stage, in the order in which the stage runs them.
-
-    Raises:
-        UsageError: see `check_shape`.
-    """
+    """The passes of every stage, in the order in which the stage runs them; errors as `check_shape`."""
     check_shape(schedule, pp, micro_batches, virtual_stages)
     order = _ORDERS[schedule]
     return tuple(tuple(order(stage, pp, micro_batches, virtual_stages)) for stage in range(pp))
@@ -221,20 +196,15 @@ def saved_in_pairs_us(
 
 
 def warm_up_passes(schedule: Schedule, stage: int, pp: int, virtual_stages: int = 1) -> int:
-    """Forward passes of a stage before the one that its first backward pass follows, given enough work.
-
-    1F1B and zero-bubble: the number of later stages. Interleaved: twice that number, and a round of pp micro-batches
-    through every chunk but the last (Megatron-LM).
+    """Forward passes of a stage before the one that its first backward pass follows: of later stages; interleaved twice
+    that, and pp micro-batches through every chunk but the last (Megatron-LM).
     """
     later = pp - 1 - stage
     return 2 * later + (virtual_stages - 1) * pp if schedule == "interleaved" else later
 
 
 def chunk_round(index: int, pp: int, virtual_stages: int) -> tuple[int, int]:
-    """Interleaved: (chunk of the stage counted from its first, micro-batch) of a stage's pass `index`.
-
-    Micro-batches go in groups of pp, every group through chunk after chunk.
-    """
+    """Interleaved: chunk of the stage and micro-batch of its pass `index`; groups of pp go chunk after chunk."""
     group, rest = divmod(index, pp * virtual_stages)
     chunk, micro_batch = divmod(rest, pp)
     return chunk, group * pp + micro_batch

@@ -39,10 +39,8 @@ def one_forward_one_backward(durations: Durations, micro_batches: int, *, zero_b
 
 
 class _Slots:
-    """The state between two slots: arrays [stages, configs]; arrays of arrivals have one more row.
-
-    `free` is the end of what the stage did last; row s of `from_before` and row s + 1 of `from_after` say when
-    the input of the next forward and backward pass of stage s arrives.
+    """The state between two slots, [stages, configs]: `free` is the end of what the stage did last; arrivals have a row
+    more: row s of `from_before` and s + 1 of `from_after` are stage s's next inputs.
     """
 
     def __init__(self, durations: Durations, micro_batches: int, *, zero_bubble: bool) -> None:
@@ -164,11 +162,8 @@ Buckets = int | NDArray[np.int64] | Times
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulated:
-    """A step in µs from its start, per configuration.
-
-    `step_us`, `pipeline_us` [configs]: the end of the step, and of its last pass. Per stage, arrays [configs,
-    stages]: `compute_end_us` of its last pass, `all_reduce_end_us` of its gradients' all-reduce (of its last
-    pass where that takes no time), `end_us` of its update.
+    """A step in µs from its start: `step_us`, `pipeline_us` [configs], the end of its last pass; per stage [configs,
+    stages] `compute_end_us`, `all_reduce_end_us` (of its last pass where that takes no time), `end_us` of its update.
     """
 
     step_us: Times
@@ -197,10 +192,8 @@ def simulate(
     and the step ends with the last update. If `durations` has an overlap, its buckets replace `buckets`, and its times
     are added to the first forward pass and the completing pass of every chunk.
 
-    Memory does not grow with the micro-batches, and beyond input and answer not with the configurations.
-
-    Raises:
-        UsageError: the schedule does not exist for these numbers, or the durations are for other ones.
+    Memory does not grow with the micro-batches, and beyond input and answer not with the configurations. UsageError
+    where the schedule does not exist for these numbers, or the durations are for other ones.
     """
     check_shape(schedule, pp, micro_batches, virtual_stages)
     check_durations(schedule, durations, pp, virtual_stages)
@@ -215,21 +208,13 @@ def simulate(
 
 
 def longest_path_passes(schedule: Schedule, pp: int, micro_batches: int, virtual_stages: int) -> int:
-    """An upper bound of the passes of one kind on a path through a schedule (`Durations.on_grid`).
-
-    Schedules evaluated in levels have at most this number of levels, each with at most one pass of a kind.
-    """
+    """An upper bound of the passes of one kind on a path, and of levels (`Durations.on_grid`)."""
     most = 6 if SCHEDULE_KINDS[schedule].is_v else virtual_stages
     return most * (micro_batches + 4 * pp)
 
 
 def check_durations(schedule: Schedule, durations: Durations, pp: int, virtual_stages: int) -> None:
-    """Check that durations fit the pipeline.
-
-    Raises:
-        UsageError: they are for another number of stages or chunks, or split backward passes for a schedule
-            that does not.
-    """
+    """Check that durations fit stages and chunks, and split backward passes only if the schedule does."""
     kind = SCHEDULE_KINDS[schedule]
     sizes = (
         ("stages", durations.stages, pp),
@@ -292,12 +277,9 @@ def _evaluate(schedule: Schedule, micro_batches: int, virtual_stages: int, durat
 
 
 def all_reduce_ends(ends: Ends, all_reduce_us: Times, pieces: Times, link_us: Times) -> Times:
-    """When the all-reduce of every chunk ends [virtual stages, stages, configs], chunks as in `ends`.
-
-    Piece k of n is ready a share k/n into the last pass, and the network takes one piece after the other. Both
-    run at an even pace, so the end is either the network's work after the first piece, or the last piece after the
-    pass; or the network was still busy with the chunk before. Overlapped pieces wait for `link_us` while the pass uses
-    the links itself.
+    """When the all-reduce of every chunk ends [virtual stages, stages, configs], chunks as in `ends`. Pieces are ready
+    evenly over the last pass and sent one by one: the end is the network's work after the first piece, the last piece
+    after the pass, or after the chunk before. Pieces wait for `link_us`.
     """
     share = all_reduce_us / len(ends.last_end_us)
     waits_us = np.where(share > 0, waiting_us(link_us, pieces), 0)
@@ -337,9 +319,7 @@ def closed_forms(
     The times are arrays [configs, stages]: forward and backward of one micro-batch with their sends, all-reduce and
     update (optimizer and all-gather) of one step. `micro_batches` is one number, or [configs]. With `overlap` the sum
     contains all added times of first and last passes, and only the exposed part of the first stage's all-reduce.
-
-    Raises:
-        UsageError: no stages, or no micro-batches.
+    UsageError without stages or micro-batches.
     """
     pp = forward_us.shape[1]
     fewest = np.min(micro_batches, initial=1)

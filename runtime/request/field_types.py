@@ -29,11 +29,7 @@ class NumberSet:
 
     @classmethod
     def parse(cls, text: str, *, name: str = "numbers") -> Self:
-        """Read numbers and ranges (`4-8`, `4-`) separated by commas.
-
-        Raises:
-            UsageError: a part is neither, or a range ends before it begins; the message names `name`.
-        """
+        """Numbers and ranges (`4-8`, `4-`) separated by commas; UsageError about `name` for anything else."""
         ranges: list[tuple[int, int | None]] = []
         for part in text.split(","):
             match = _PART.fullmatch(part.strip())
@@ -74,11 +70,9 @@ _MOST_COUNTS = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldType:
-    """Type and bounds of a value.
-
-    `read` takes values of Python, TOML or JSON and texts (`1e9`, `true`), and answers None for what is not accepted;
-    `types` are those that need no reading. `values` are all values, in order, of a kind that has finitely many.
-    `expected` is for messages, `metavar` for the help of a command, where `is_list` values may stand in a file.
+    """Type and bounds of a value. `read` takes values of Python, TOML or JSON and texts, None for what is not accepted;
+    `types` need no reading; `values` are all, in order, if finitely many. `expected` is for messages, `metavar` for
+    help; `is_list` may stand in a file.
     """
 
     expected: str
@@ -94,20 +88,14 @@ class FieldType:
         return type(value) in self.types and self.read(value) is not None
 
     def check(self, name: str, value: object) -> None:
-        """Check the value of a field of Python, TOML or JSON.
-
-        Raises:
-            UsageError: it is not accepted; names the field, what was found and what was expected.
+        """Check the value of a field of Python, TOML or JSON. UsageError where it is not accepted; names the field,
+        what was found and what was expected.
         """
         if not self.accepts(value):
             raise UsageError(field=name, found=value, expected=self.expected)
 
     def parse(self, name: str, value: object) -> Any:
-        """The value of a field, also of a text.
-
-        Raises:
-            UsageError: as `check`.
-        """
+        """The value of a field, also of a text; errors as `check`."""
         found = self.read(value)
         if found is None:
             raise UsageError(field=name, found=value, expected=self.expected)
@@ -328,10 +316,8 @@ def read_decimal(value: object) -> Decimal | None:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field. Its default is `default`; if that is None, `otherwise` describes the default in words.
-
-    `old` are former names (some of them the paper's), still accepted. `degree`: a parallel degree; `replicates`: its
-    devices hold the same parameters. `of_stack`: a field of the training software, the same in all layouts of a
+    """One field with its `default`, `otherwise` in words. `old` are former names, still accepted; `degree`: a parallel
+    degree (`replicates`: of the same parameters); `of_stack`: of the software, the same in all layouts of a
     search.
     """
 
@@ -364,10 +350,8 @@ class Field:
         return {**self.kind.schema, "description": described, **default}
 
     def check(self, value: object, name: str = "") -> None:
-        """Check a value of Python, TOML or JSON, reported as `name` if that is given.
-
-        Raises:
-            UsageError: the value is refused; names the field, what was found and what was expected.
+        """Check a value of Python, TOML or JSON, reported as `name` if that is given. UsageError where the value is
+        refused; names the field, what was found and what was expected.
         """
         self.kind.check(name or self.name, value)
 
@@ -383,18 +367,6 @@ def table(*rows: Field) -> Mapping[str, Field]:
 
 
 def stated(kind: FieldType, help: str, default: Any = None, *, required: bool = False, **others: Any) -> Any:
-    """A field of a dataclass with its row of the table, whose name is the field's.
-
-    `required`: in Python it has to be given, even where a request has a default.
-    """
+    """A field of a dataclass with its row of the table; `required` in Python even where a request has a default."""
     own = {} if required else {"default": default}
     return field(**own, metadata={"row": Field("", kind, help, default, **others)})
-
-
-def require_integer(name: str, value: object, *, low: int, high: int) -> None:
-    """Check that `value` is a whole number (not a bool) from `low` to `high`.
-
-    Raises:
-        UsageError: it is not; names the field, what was found and what was expected.
-    """
-    whole(low, high).check(name, value)

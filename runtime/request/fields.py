@@ -384,11 +384,7 @@ WISHES = table(
 
 
 def renamed(values: Mapping[str, Any], fields: Mapping[str, Field]) -> dict[str, Any]:
-    """`values` under the current names of their fields.
-
-    Raises:
-        UsageError: a field is given by two of its names.
-    """
+    """`values` under the current names of their fields; UsageError where a field is given by two of its names."""
     found: dict[str, Any] = {}
     for row in fields.values():
         names = [name for name in (row.name, *row.old) if name in values]

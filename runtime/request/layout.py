@@ -1,6 +1,6 @@
 """How a job is laid out: parallel degrees, micro-batches, recomputation, nodes; and questions read by field name."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from math import prod
 from typing import Any, Self
 
@@ -33,9 +33,7 @@ _CHECKED = tuple(field for field in LAYOUT.values() if field.name != "layer_coun
 class Parallelism(LayoutFields):
     """Layout of one training job (docs/method.md, Symbols).
 
-    `pp` pipeline stages, `tp` tensor-parallel degree, `dp` data-parallel degree, `cp` context-parallel degree;
-    `micro_batch` samples per micro-batch (b), `micro_batches` per update (m). Every field has a
-    line in fields.py and docs/fields.md; these need more:
+    Every field has a line in fields.py and docs/fields.md; these need more:
 
     - `ep`, `expert_tp`: of the tp · dp · cp devices of a stage, ep share the experts of a layer
       (--expert-model-parallel-size of Megatron-LM), and each expert is cut into expert_tp. The groups of
@@ -44,38 +42,30 @@ class Parallelism(LayoutFields):
       gives every device all tokens of some heads (DeepSpeed-Ulysses, arXiv 2309.14509), "all_gather" gathers all keys
       and values (Llama 3, arXiv 2407.21783, section 3.3.2). Each device has an early and a late chunk of the sequence,
       which balances the work under a causal mask.
-    - `expert_capacity`: capacity factor; an expert drops tokens above this multiple of the mean, 0 drops none.
-      `expert_padding` pads its input to the capacity (Megatron-LM's --moe-expert-capacity-factor,
-      --moe-pad-expert-input-to-capacity).
-    - `recompute`: activation checkpointing. The backward pass recomputes every layer ("full"), or everything between
-      queries and attention output ("selective", arXiv 2205.05198).
-    - `schedule`: order of forward and backward passes; "interleaved" gives every device `virtual_stages`
-      chunks of the model (arXiv 2104.04473), "zero_bubble" is ZB-H1 and "zb_v" ZB-V (arXiv 2401.10241), "dualpipe" and
-      "dualpipe_v" are DeepSeek's (arXiv 2412.19437, section 3.2.1).
-    - `zero`: data parallelism shards nothing (0), optimizer states (1), gradients too (2), parameters too (3,
-      also called FSDP; arXiv 1910.02054).
-    - `sequence_parallel`: norms and residuals are sharded along the sequence across the tp group
-      (arXiv 2205.05198).
-    - `layer_split`: "even" gives every chunk the same number of layers if it divides the total, as in Megatron-LM,
-      else it follows "paper", the rule of GPT-NeoX (eq. 3–5). "balanced" gives the ends of the model fewer layers if
-      that shortens the slowest chunk by predicted time; the estimate has the resulting counts.
-    - `attention_kernel`: the kernel of fused attention. If another one was measured, times are multiplied by a
-      published ratio (docs/hardware.md, Attention's kernel).
-    - `kept_by`: modules that keep activations: PyTorch's ("torch"; cut by DTensor "torchtitan"), or Megatron-core's
-      with TransformerEngine ("megatron") or without. Times do not depend on it.
+    - `expert_capacity`, `expert_padding`: Megatron-LM's --moe-expert-capacity-factor and
+      --moe-pad-expert-input-to-capacity.
+    - `recompute`: "selective" recomputes everything between queries and attention output (arXiv 2205.05198, also of
+      `sequence_parallel`).
+    - `schedule`: "interleaved" gives every device `virtual_stages` chunks of the model (arXiv 2104.04473),
+      "zero_bubble" is ZB-H1 and "zb_v" ZB-V (arXiv 2401.10241), "dualpipe" and "dualpipe_v" are DeepSeek's (arXiv
+      2412.19437, section 3.2.1).
+    - `zero`: 3 is also called FSDP (arXiv 1910.02054).
+    - `layer_split`: "even" is Megatron-LM's, "paper" the rule of GPT-NeoX (eq. 3–5). "balanced" gives the ends of the
+      model fewer layers if that shortens the slowest chunk by predicted time; the estimate has the resulting counts.
+    - `attention_kernel`: if another one was measured, times are multiplied by a published ratio (docs/hardware.md,
+      Attention's kernel).
+    - `kept_by`: times do not depend on it.
     - `fp8_recipe`: GEMMs of `fp8_linears` in 8 or 4 bit (runtime/step/modules.py): scaled per tensor by its largest
       entry ("tensorwise") or by earlier steps' ("delayed"), per row, per block of 128 ("blockwise"), of 32 with 8-bit
       scales ("mxfp8"), or in 4 bit of 16 ("nvfp4"); routers, logits and everything between queries and attention output
       stay in 16 bit, but for attention with `fp8_attention`.
-    - `fp8_dispatch`: in both passes, dispatch to the experts sends 8 bits, combination 16 (DeepSeek-V3, arXiv
       2412.19437, section 3.3.3); needs `fp8_recipe`, with which experts read 8 bits anyway.
     - `objective`: "dpo" is direct preference optimization (arXiv 2305.18290): a sample is a chosen and a rejected
       sequence, and a frozen copy of the model, with LoRA the base model itself, gives its log-probabilities of both.
     - `frozen_weights`: NF4 in blocks of 64 as in bitsandbytes, "nf4_double" with quantised scales (QLoRA, arXiv
       2305.14314, section 3); experts too, but not router, embedding and output projection. Needs `lora_rank`.
 
-    Raises:
-        UsageError: a field has a wrong type or value, or fields do not go together.
+    UsageError where a field has a wrong type or value, or fields do not go together.
     """
 
     def __post_init__(self) -> None:
@@ -93,40 +83,36 @@ class Parallelism(LayoutFields):
             object.__setattr__(self, "virtual_stages", kind.virtual_stages)
         check_schedule(self.schedule, self.pp, self.micro_batches, self.virtual_stages)
         self._check_layer_counts()
-        if self.shard_group and self.replicas % self.shard_group and self.replicas > 1:
-            divisor = f"a divisor of the {self.replicas} replicas (dp), or 0"
-            raise UsageError(field="shard_group", found=self.shard_group, expected=divisor)
-        if self.expert_tokens is not None and self.expert_imbalance != 1:
-            raise UsageError(
-                field="expert_imbalance", found=self.expert_imbalance, expected="1 with expert_tokens"
-            )
-        if self.expert_padding and not self.expert_capacity:
-            raise UsageError(field="expert_padding", found=True, expected="false without expert_capacity")
-        if "per_op" in self.recompute_modules and len(self.recompute_modules) > 1:
-            found = ",".join(self.recompute_modules)
-            raise UsageError(field="recompute_modules", found=found, expected="per_op alone, or modules")
+        self._require(self._own_checks())
+
+    def _require(self, checks: Iterable[tuple[str, object, str]]) -> None:
+        """Refuse a field by checks: its name, whether it holds, and what is expected."""
+        for name, holds, expected in checks:
+            if not holds:
+                found = getattr(self, name)
+                found = ",".join(found) if isinstance(found, tuple) else found
+                raise UsageError(field=name, found=found, expected=expected)
+
+    def _own_checks(self) -> Iterator[tuple[str, object, str]]:
+        shards = not self.shard_group or self.replicas == 1 or not self.replicas % self.shard_group
+        yield "shard_group", shards, f"a divisor of the {self.replicas} replicas (dp), or 0"
+        is_one_load = self.expert_tokens is None or self.expert_imbalance == 1
+        yield "expert_imbalance", is_one_load, "1 with expert_tokens"
+        has_capacity = self.expert_capacity or not self.expert_padding
+        yield "expert_padding", has_capacity, "false without expert_capacity"
+        modules = self.recompute_modules
+        yield "recompute_modules", "per_op" not in modules or len(modules) == 1, "per_op alone, or modules"
+        is_16_bit, is_whole = self.fp8_recipe == "none", self.frozen_weights == "same"
         for name in ("fp8_attention", "fp8_dispatch", "fp8_weights"):
-            if getattr(self, name) and self.fp8_recipe == "none":
-                raise UsageError(field=name, found=True, expected="false with fp8_recipe none")
-        if self.frozen_weights != "same":
-            # Products of weights that are in 4 bit run in the training's type.
-            for name, lacks in (
-                ("lora_rank", self.lora_rank == 0),
-                ("fp8_recipe", self.fp8_recipe != "none"),
-            ):
-                if lacks:
-                    usual = f"same with {name} {getattr(self, name)}" + ", or lora_rank above 0" * (
-                        name == "lora_rank"
-                    )
-                    raise UsageError(field="frozen_weights", found=self.frozen_weights, expected=usual)
-        of_stage = self.world_size // self.pp
-        if of_stage % (self.ep * self.expert_tp):
-            raise UsageError(
-                field="ep",
-                subject="ep" if self.expert_tp == 1 else f"ep · expert_tp ({self.ep} · {self.expert_tp})",
-                found=self.ep * self.expert_tp,
-                expected=f"a divisor of tp · dp · cp ({of_stage})",
-            )
+            yield name, not (is_16_bit and getattr(self, name)), "false with fp8_recipe none"
+        # Products of weights that are in 4 bit run in the training's type.
+        yield "frozen_weights", is_whole or self.lora_rank, "same with lora_rank 0, or lora_rank above 0"
+        yield "frozen_weights", is_whole or is_16_bit, f"same with fp8_recipe {self.fp8_recipe}"
+        of_stage, of_experts = self.world_size // self.pp, self.ep * self.expert_tp
+        if of_stage % of_experts:
+            product = "ep" if self.expert_tp == 1 else f"ep · expert_tp ({self.ep} · {self.expert_tp})"
+            divisor = f"a divisor of tp · dp · cp ({of_stage})"
+            raise UsageError(field="ep", subject=product, found=of_experts, expected=divisor)
 
     def _check_expert_tokens(self, model: ModelConfig) -> None:
         tokens, experts, layers = self.expert_tokens or (), model.experts, model.expert_layers
@@ -159,13 +145,11 @@ class Parallelism(LayoutFields):
     def from_global_batch(cls, *, global_batch: int, dp: int, micro_batch: int, **layout: Any) -> Self:
         """A layout of `global_batch` samples per update: micro_batches = global_batch / (micro_batch · dp).
 
-        The other fields are the fields of the class.
+        The other fields are the fields of the class. UsageError where micro_batch · dp does not divide the global
+        batch, or another field is wrong.
 
         >>> Parallelism.from_global_batch(global_batch=512, pp=4, tp=4, dp=8, micro_batch=4).micro_batches
         16
-
-        Raises:
-            UsageError: micro_batch · dp does not divide the global batch, or another field is wrong.
         """
         for name, value in (("dp", dp), ("micro_batch", micro_batch), ("global_batch", global_batch)):
             REQUEST[name].check(value)
@@ -251,13 +235,10 @@ class Parallelism(LayoutFields):
         return self.sequences_per_sample * model.sequence_length
 
     def check(self, model: ModelConfig) -> None:
-        """Check that `model` can be cut in this way.
-
-        Raises:
-            UsageError: `tp` does not divide the attention heads, the key-value heads or the MLP width (with
-                sequence parallelism also the sequence), another degree what it cuts, or `layer_counts` do not add up
-                to the layers; `cp` without fused attention, `ep` without experts, experts with `tp` but without
-                sequence parallelism; a kernel of fused attention without one.
+        """Check that `model` can be cut in this way. UsageError where `tp` does not divide the attention heads, the
+        key-value heads or the MLP width (with sequence parallelism also the sequence), another degree what it cuts, or
+        `layer_counts` do not add up to the layers; `cp` without fused attention, `ep` without experts, experts with
+        `tp` but without sequence parallelism; a kernel of fused attention without one.
         """
         self._check_cuts(model)
         self._check_kinds(model)
@@ -297,31 +278,22 @@ class Parallelism(LayoutFields):
     def _check_kinds(self, model: ModelConfig) -> None:
         unfused = f"with attention {model.attention!r} of model {model.name}"
         is_fused, is_measured = model.attention == "flash", self.attention_kernel == AS_MEASURED
+        is_cut = self.sequence_parallel or self.tp == 1 or not model.experts
         routes = f"each device routes its own tokens to the experts of model {model.name}"
-        for holds, name, expected in (
-            (is_fused or self.cp == 1, "cp", f"1 {unfused}: sequences are cut for attention 'flash' only"),
-            (is_fused or is_measured, "attention_kernel", f"{AS_MEASURED} {unfused}: it is no fused kernel"),
-            (
-                self.sequence_parallel or self.tp == 1 or not model.experts,
-                "sequence_parallel",
-                f"true with tp {self.tp}: {routes}",
-            ),
-        ):
-            if not holds:
-                raise UsageError(field=name, found=getattr(self, name), expected=expected)
         has = model.target_modules
-        if self.lora_rank and has.isdisjoint(self.lora_linears):
-            own = either([one for one in LAYOUT["lora_linears"].kind.schema["items"]["enum"] if one in has])
-            raise UsageError(
-                field="lora_linears",
-                found=",".join(self.lora_linears),
-                expected=f"{own} in model {model.name}",
-            )
-        if not model.experts:
-            for name in _OF_EXPERTS:
-                if (value := getattr(self, name)) != (usual := LAYOUT[name].default):
-                    without = f"{str(usual).lower()}: model {model.name} has no experts"
-                    raise UsageError(field=name, found=value, expected=without)
+        own = either([one for one in LAYOUT["lora_linears"].kind.schema["items"]["enum"] if one in has])
+        is_there = not self.lora_rank or not has.isdisjoint(self.lora_linears)
+        checks: list[tuple[str, object, str]] = [
+            ("cp", is_fused or self.cp == 1, f"1 {unfused}: sequences are cut for attention 'flash' only"),
+            ("attention_kernel", is_fused or is_measured, f"{AS_MEASURED} {unfused}: it is no fused kernel"),
+            ("sequence_parallel", is_cut, f"true with tp {self.tp}: {routes}"),
+            ("lora_linears", is_there, f"{own} in model {model.name}"),
+        ]
+        for name in () if model.experts else _OF_EXPERTS:
+            usual = LAYOUT[name].default
+            without = f"{str(usual).lower()}: model {model.name} has no experts"
+            checks.append((name, getattr(self, name) == usual, without))
+        self._require(checks)
 
 
 def _default(name: str) -> Any:
@@ -332,11 +304,7 @@ def _default(name: str) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """The nodes that a job runs on: g = `gpus_per_node` devices each.
-
-    Raises:
-        UsageError: `gpus_per_node` is not a positive whole number.
-    """
+    """The nodes that a job runs on: g = `gpus_per_node` devices each, 1 or more (UsageError)."""
 
     gpus_per_node: int
 
@@ -345,10 +313,8 @@ class Cluster:
 
 
 def read_layout(values: Mapping[str, Any]) -> Parallelism:
-    """The layout of `values`, whose other fields do not matter. Degrees that are not given are 1.
-
-    Raises:
-        UsageError: a field is missing or wrong, or both of micro_batches and global_batch are given.
+    """The layout of `values`, whose other fields do not matter. Degrees that are not given are 1. UsageError where a
+    field is missing or wrong, or both of micro_batches and global_batch are given.
     """
     given = {name: values.get(name, LAYOUT[name].default) for name in LAYOUT}
     if "micro_batch" not in values:
@@ -366,11 +332,7 @@ def read_layout(values: Mapping[str, Any]) -> Parallelism:
 
 
 def read_request(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of `Estimator.predict` apart from the model: layout, cluster, and the options that are given.
-
-    Raises:
-        UsageError: as `read_layout`.
-    """
+    """Arguments of `Estimator.predict` apart from the model; errors as `read_layout`."""
     options = {name: values.get(name, REQUEST[name].default) for name in ("bucket_entries", "timeline")}
     options |= {name: values[name] for name in MEMORY if name in values}
     for name, value in options.items():

@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self, cast
 
@@ -57,8 +58,7 @@ class ModelConfig(ModelFields):
     - `visible_share`: of the causal mask, where documents of a packed sequence do not see each other.
     - `extra_predictions`: layers after the last that predict further tokens (DeepSeek-V3, arXiv 2412.19437, 2.2).
 
-    Raises:
-        UsageError: a field has a wrong type or value; the message names field, found and expected.
+    UsageError where a field has a wrong type or value; the message names field, found and expected.
     """
 
     def __post_init__(self) -> None:
@@ -71,11 +71,9 @@ class ModelConfig(ModelFields):
         self._derive("forward_syncs", 1 if self.parallel_residual else 2)
         self._derive("backward_syncs", 2)
         self._derive("biases", _usual_biases(self.norm, self.activation))
-        self._check_heads()
-        self._check_latent()
-        self._check_experts()
-        self._check_pattern()
-        self._check_sequence()
+        for name, holds, expected in self._checks():
+            if not holds:
+                raise UsageError(field=name, found=getattr(self, name), expected=expected)
 
     @property
     def value_size(self) -> int:
@@ -125,79 +123,50 @@ class ModelConfig(ModelFields):
             found |= {"mlp", "up_proj", "down_proj"} | ({"gate_proj"} if "glu" in self.activation else set())
         return frozenset(found)
 
-    def _check_heads(self) -> None:
-        if self.head_size is None and self.hidden_size % self.attention_heads:
-            multiple = f"a multiple of attention_heads ({self.attention_heads})"
-            raise UsageError(field="hidden_size", found=self.hidden_size, expected=multiple)
-        self._derive("head_size", self.hidden_size // self.attention_heads)
-        if self.attention_heads % self.kv_heads:
-            multiple = f"a multiple of kv_heads ({self.kv_heads})"
-            raise UsageError(field="attention_heads", found=self.attention_heads, expected=multiple)
+    def _checks(self) -> Iterator[tuple[str, object, str]]:
+        """Fields that go together: the name of one, whether it holds, and what is expected."""
+        heads, is_latent, rows = self.attention_heads, self.kv_rank > 0, self.learned_positions
+        is_even = self.head_size is not None or not self.hidden_size % heads
+        yield "hidden_size", is_even, f"a multiple of attention_heads ({heads})"
+        self._derive("head_size", self.hidden_size // heads)
+        yield "attention_heads", not heads % self.kv_heads, f"a multiple of kv_heads ({self.kv_heads})"
+        yield "rotary_size", self.rotary_size <= self.head_size, f"at most head_size ({self.head_size})"
+        yield "query_rank", is_latent or not self.query_rank, "0 where kv_rank is 0"
+        yield "kv_heads", not is_latent or self.kv_heads == heads, f"attention_heads ({heads}) with kv_rank"
+        yield "attention_gate", not (is_latent and self.attention_gate), "false with kv_rank"
+        is_same = is_latent or self.value_size == self.head_size
+        yield "value_head_size", is_same, f"head_size ({self.head_size}) without kv_rank"
+        for name in _OF_EXPERTS:
+            yield name, self.experts or not getattr(self, name), "0 where experts is 0"
+        is_routed = not self.experts or 1 <= self.experts_per_token <= self.experts
+        yield "experts_per_token", is_routed, f"from 1 to experts ({self.experts})"
+        has_some = not self.experts or self.dense_layers < self.layers
+        yield "dense_layers", has_some, f"fewer than layers ({self.layers}) with experts"
+        yield from self._pattern_checks()
+        has_window = self.sliding_window or not self.window_chunks
+        yield "window_chunks", has_window, "false where sliding_window is 0"
+        longest = f"at most learned_positions ({rows}): it has no more positions"
+        yield "sequence_length", not rows or self.sequence_length <= rows, longest
 
-    def _check_latent(self) -> None:
-        if self.rotary_size > self.head_size:
-            at_most = f"at most head_size ({self.head_size})"
-            raise UsageError(field="rotary_size", found=self.rotary_size, expected=at_most)
-        if self.query_rank and not self.kv_rank:
-            raise UsageError(field="query_rank", found=self.query_rank, expected="0 where kv_rank is 0")
-        if self.kv_rank and self.kv_heads != self.attention_heads:
-            heads = f"attention_heads ({self.attention_heads}) with kv_rank"
-            raise UsageError(field="kv_heads", found=self.kv_heads, expected=heads)
-        if self.kv_rank and self.attention_gate:
-            raise UsageError(field="attention_gate", found=True, expected="false with kv_rank")
-        if not self.kv_rank and self.value_size != self.head_size:
-            size = f"head_size ({self.head_size}) without kv_rank"
-            raise UsageError(field="value_head_size", found=self.value_head_size, expected=size)
-
-    def _check_experts(self) -> None:
-        if not self.experts:
-            given = [name for name in _OF_EXPERTS if getattr(self, name)]
-            if given:
-                found = getattr(self, given[0])
-                raise UsageError(field=given[0], found=found, expected="0 where experts is 0")
-            return
-        if not 1 <= self.experts_per_token <= self.experts:
-            experts = f"from 1 to experts ({self.experts})"
-            raise UsageError(field="experts_per_token", found=self.experts_per_token, expected=experts)
-        if self.dense_layers >= self.layers:
-            fewer = f"fewer than layers ({self.layers}) with experts"
-            raise UsageError(field="dense_layers", found=self.dense_layers, expected=fewer)
-
-    def _check_pattern(self) -> None:
-        parts = self.layer_parts
+    def _pattern_checks(self) -> Iterator[tuple[str, object, str]]:
+        parts, own, groups = self.layer_parts, len(self._pattern), self.recurrent_groups
         is_recurrent = any(letter in "MG" for letter in "".join(parts))
+        least = "at least 1 with" if is_recurrent else "0 without"
         for name in _OF_RECURRENT:
-            if (value := getattr(self, name)) and not is_recurrent:
-                raise UsageError(field=name, found=value, expected="0 without M or G in layer_pattern")
-            if is_recurrent and not value:
-                raise UsageError(field=name, found=0, expected="at least 1 with M or G in layer_pattern")
-        if is_recurrent and self.recurrent_heads % self.recurrent_groups:
-            multiple = f"a multiple of recurrent_groups ({self.recurrent_groups})"
-            raise UsageError(field="recurrent_heads", found=self.recurrent_heads, expected=multiple)
+            yield name, bool(getattr(self, name)) == is_recurrent, f"{least} M or G in layer_pattern"
+        is_even = not is_recurrent or not self.recurrent_heads % groups
+        yield "recurrent_heads", is_even, f"a multiple of recurrent_groups ({groups})"
         if not parts:
             return
-        found = self.layer_pattern
-        if any(
-            len(set(one) & set(half)) > 1 or len(set(one)) < len(one) for one in parts for half in _HALVES
-        ):
-            raise UsageError(field="layer_pattern", found=found, expected=_PARTS)
-        if self.layers % (own := len(self._pattern)):
-            multiple = f"a multiple of the {own} layers of layer_pattern"
-            raise UsageError(field="layers", found=self.layers, expected=multiple)
-        if bool(self.experts) != bool(self.expert_layers):
-            expected = f"{'some' if self.experts else 'no'} E with experts {self.experts}"
-            raise UsageError(field="layer_pattern", found=found, expected=expected)
+        pairs = [(set(one), half) for one in parts for half in _HALVES]
+        is_single = all(len(one & set(half)) <= 1 for one, half in pairs)
+        yield "layer_pattern", is_single and all(len(set(one)) == len(one) for one in parts), _PARTS
+        yield "layers", not self.layers % own, f"a multiple of the {own} layers of layer_pattern"
+        some = f"{'some' if self.experts else 'no'} E with experts {self.experts}"
+        yield "layer_pattern", bool(self.experts) == bool(self.expert_layers), some
         for name in ("dense_layers", "expert_interval", "parallel_residual"):
-            if (value := getattr(self, name)) != (usual := MODEL[name].default):
-                expected = f"{str(usual).lower()} with layer_pattern"
-                raise UsageError(field=name, found=value, expected=expected)
-
-    def _check_sequence(self) -> None:
-        if self.window_chunks and not self.sliding_window:
-            raise UsageError(field="window_chunks", found=True, expected="false where sliding_window is 0")
-        if self.learned_positions and self.sequence_length > self.learned_positions:
-            at_most = f"at most learned_positions ({self.learned_positions}): it has no more positions"
-            raise UsageError(field="sequence_length", found=self.sequence_length, expected=at_most)
+            usual = MODEL[name].default
+            yield name, getattr(self, name) == usual, f"{str(usual).lower()} with layer_pattern"
 
     def _derive(self, name: str, value: object) -> None:
         if getattr(self, name) is None:
@@ -205,24 +174,14 @@ class ModelConfig(ModelFields):
             object.__setattr__(self, name, value)
 
     def with_sequence_length(self, sequence_length: int) -> Self:
-        """The same model, trained on sequences of `sequence_length` tokens.
-
-        Raises:
-            UsageError: not a positive whole number, or more than the model's positions or window.
-        """
+        """The same model, trained on sequences of `sequence_length` tokens; UsageError where it cannot be."""
         return replace(self, sequence_length=sequence_length)
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a TOML (`.toml`) or JSON (`.json`) file, fields at the top level or under `model`.
-
-        `name` may be left out: it is then the file's name without suffix. (`load_model` also takes the names
-        of built-in models and Hugging Face's `config.json`.)
-
-        Raises:
-            DataError: the file is missing, unreadable, or not TOML or JSON.
-            UsageError: a field is unknown, missing, or has a wrong type or value; the message names file,
-                field, what was found and what was expected.
+        """Read a TOML (`.toml`) or JSON (`.json`) file, fields at the top level or under `model`; `name` is by default
+        the file's without suffix. DataError where it is not readable, UsageError where a field is unknown, missing or
+        wrong; both name the file.
         """
         source = Path(path)
         return cls.from_document(read_document(source), where=model_file(source), name=source.stem)
@@ -230,9 +189,7 @@ class ModelConfig(ModelFields):
     @classmethod
     def from_document(cls, values: dict[str, Any], *, where: str, name: str) -> Self:
         """A model of the fields of a file (see `from_file`), by default named `name`; errors begin with `where`.
-
-        Raises:
-            UsageError: a field is unknown, missing, or has a wrong type or value.
+        UsageError where a field is unknown, missing, or has a wrong type or value.
         """
         if "model" in values:
             others = sorted(set(values) - {"model"})
@@ -276,11 +233,8 @@ def model_file(source: Path) -> str:
 
 
 def read_document(source: Path) -> dict[str, Any]:
-    """The fields of a TOML (`.toml`) or JSON (`.json`) file.
-
-    Raises:
-        DataError: the file is missing, unreadable, too large, or not TOML or JSON with fields.
-        UsageError: another suffix.
+    """The fields of a TOML (`.toml`) or JSON (`.json`) file. DataError where the file is missing, unreadable, too
+    large, or not TOML or JSON with fields; UsageError for another suffix.
     """
     where = model_file(source)
     if source.suffix not in (".toml", ".json"):
@@ -299,10 +253,8 @@ def read_document(source: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundModel:
-    """A model, and `notes` about it, one sentence each.
-
-    `longest` says where its sequence length is from, where that is the longest one that the model serves rather than
-    one that it is trained on; else it is empty.
+    """A model, and `notes` about it, one sentence each; `longest` says where its sequence length is from, where that is
+    the longest that the model serves; else empty.
     """
 
     model: ModelConfig
@@ -310,11 +262,7 @@ class FoundModel:
     longest: str = ""
 
     def with_length(self, sequence_length: int | None) -> "FoundModel":
-        """The model on sequences of another length, where one is given; its length is then known.
-
-        Raises:
-            UsageError: a length that it cannot have.
-        """
+        """The model on sequences of a known length, where one is given; UsageError for one that it cannot have."""
         if sequence_length is None:
             return self
         return replace(self, model=self.model.with_sequence_length(sequence_length), longest="")
@@ -335,11 +283,7 @@ class FoundModel:
         return {**values, "model_notes": list(self.all_notes)} if self.all_notes else values
 
     def require_length(self) -> "FoundModel":
-        """The same, whose length is one of training: what is searched for depends on it.
-
-        Raises:
-            UsageError: it is only known which one is the longest.
-        """
+        """The same, with a length of training; UsageError where only the longest is known."""
         if self.longest:
             raise UsageError(
                 f"{self.longest}, the longest sequence that the model serves, expected sequence_length "

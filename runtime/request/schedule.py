@@ -57,27 +57,21 @@ USUAL_SCHEDULES: tuple[Schedule, ...] = tuple(name for name, kind in SCHEDULE_KI
 
 
 def check_schedule(schedule: Schedule, pp: int, micro_batches: int, virtual_stages: int) -> None:
-    """Check that a schedule exists for these numbers, each at least 1.
-
-    Raises:
-        UsageError: it does not; names the number.
-    """
+    """Check that a schedule exists for these numbers, each at least 1; else UsageError, which names the number."""
     kind, words = SCHEDULE_KINDS[schedule], f"with schedule {schedule}"
-    if kind.virtual_stages and virtual_stages != kind.virtual_stages:
-        only = f"{kind.virtual_stages} {words}"
-        raise UsageError(field="virtual_stages", found=virtual_stages, expected=only)
-    if pp < kind.least_pp:
-        raise UsageError(field="pp", found=pp, expected=f"{kind.least_pp} or more {words}")
-    if pp % kind.pp_multiple:
-        raise UsageError(field="pp", found=pp, expected=f"a multiple of {kind.pp_multiple} {words}")
-    multiple = kind.micro_batch_multiple or pp
-    if micro_batches % multiple:
-        name = str(multiple) if kind.micro_batch_multiple else f"pp ({pp})"
-        expected = f"a multiple of {name} {words}"
-        raise UsageError(field="micro_batches", found=micro_batches, expected=expected)
-    if micro_batches < kind.least_rounds * pp:
-        least = f"{kind.least_rounds * pp} ({kind.least_rounds} · pp) or more"
-        raise UsageError(field="micro_batches", found=micro_batches, expected=f"{least} {words}")
+    multiple, least = kind.micro_batch_multiple or pp, kind.least_rounds * pp
+    rounds = f"{least} ({kind.least_rounds} · pp)"
+    of = str(multiple) if kind.micro_batch_multiple else f"pp ({pp})"
+    has_chunks = kind.virtual_stages in (0, virtual_stages)
+    for name, found, holds, expected in (
+        ("virtual_stages", virtual_stages, has_chunks, f"{kind.virtual_stages} {words}"),
+        ("pp", pp, pp >= kind.least_pp, f"{kind.least_pp} or more {words}"),
+        ("pp", pp, not pp % kind.pp_multiple, f"a multiple of {kind.pp_multiple} {words}"),
+        ("micro_batches", micro_batches, not micro_batches % multiple, f"a multiple of {of} {words}"),
+        ("micro_batches", micro_batches, micro_batches >= least, f"{rounds} or more {words}"),
+    ):
+        if not holds:
+            raise UsageError(field=name, found=found, expected=expected)
 
 
 def stage_of(schedule: Schedule, chunk: int, pp: int) -> int:
@@ -104,11 +98,7 @@ MAX_SIMULATED_PASSES = 1_000_000
 
 
 def check_simulated(chunks: int, micro_batches: int) -> None:
-    """Check that a simulation of a layout with these numbers takes seconds at most.
-
-    Raises:
-        UsageError: it has too many chunks, or too many passes.
-    """
+    """UsageError where a simulation of a layout would take more than seconds: too many chunks, or passes."""
     passes = micro_batches * chunks
     for name, product, found, most in (
         ("pp", "pp · virtual_stages", chunks, MAX_SIMULATED_CHUNKS),

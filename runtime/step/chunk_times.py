@@ -19,11 +19,9 @@ Times = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockTimes:
-    """Times of one kind of block in µs, for one micro-batch.
-
-    `backward_us` is the whole backward pass, `weight_us` the part of it that makes gradients of weights; it is
-    0 where the schedule does not split them. `gather_us` is ZeRO-3's, `scatter_us` ZeRO-2's and 3's, else 0;
-    `forward_link_us` and `backward_link_us` are how long a pass uses the same links for its own collectives.
+    """Times of one kind of block in µs, for one micro-batch: `weight_us` of `backward_us` makes gradients of weights
+    where the schedule splits them; `gather_us` is ZeRO-3's, `scatter_us` 2's and 3's, else 0; passes use the same links
+    for `forward_link_us`, `backward_link_us`.
     """
 
     forward_us: Times
@@ -41,10 +39,7 @@ class BlockTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkTimes:
-    """Times of one chunk in µs for one micro-batch, without sends.
-
-    With zero-bubble, `backward_us` is the input part and `weight_us` the rest of the backward pass.
-    """
+    """Times of a chunk in µs for a micro-batch, without sends; with zero-bubble backward passes are cut in two."""
 
     forward_us: Times
     backward_us: Times
@@ -140,11 +135,8 @@ class _Run(NamedTuple):
 
 
 def _overlapped(runs: list[_Run], *, exposed_share: float) -> Times:
-    """Σ max(c + e · n, n + l), and the first fetch and the last give.
-
-    c is a block's pass, l its own collectives on the same links, n the fetch of the next block and the give of the one
-    before, e the exposed share.
-    Runs are long, but only the ends of one differ from what lies between.
+    """Σ max(c + e · n, n + l), the first fetch and the last give: c a block's pass, l its own collectives on the same
+    links, n the next block's fetch and the last one's give, e the exposed share. Only ends of a run differ.
     """
     nothing = np.zeros_like(np.asarray(runs[0].compute_us))
     kinds = [index for index, run in enumerate(runs) for _ in range(min(run.blocks, 4))]

@@ -22,10 +22,8 @@ from kernelcast.runtime.request.schedule import stage_of
 
 
 class LayerKind(NamedTuple):
-    """What one layer of a model has that another one has not: routed experts, a window of attention (0: none).
-
-    `rotates`: whether its queries and keys are rotated, in a model with rotary embedding. `mixer` is what mixes tokens;
-    layers of one part (Nemotron-H) have none, or neither an MLP nor experts (`has_mlp`: either).
+    """What tells a layer from another one: routed experts, a window of attention (0: none), rotation of queries
+    and keys, a `mixer` of tokens, an MLP or experts (layers of Nemotron-H lack one of both).
     """
 
     has_experts: bool = False
@@ -98,10 +96,8 @@ def partition(
     pipeline are spread evenly, the remainder going to the earliest chunks; 2 blocks of the first chunk and 3 of the
     last are not layers. A last chunk without layers is allowed: it still has norm, output projection and loss. Where a
     chunk would have fewer than 3 blocks, so that the last one could not hold even those, the layers alone are spread
-    evenly, the remainder going to the chunks after the first.
-
-    Raises:
-        UsageError: more chunks than layers (or than (n + 5) // 3), or fewer than one.
+    evenly, the remainder going to the chunks after the first. UsageError for more chunks than layers (or than (n + 5)
+    // 3), or fewer than one.
     """
     chunks = pp * virtual_stages
     blocks = layers + BLOCKS_BEFORE + BLOCKS_AFTER
@@ -135,11 +131,7 @@ def counts_text(counts: tuple[int, ...]) -> str:
 
 
 def layers_of_chunks(layers: int, parallelism: Parallelism) -> tuple[int, ...]:
-    """Layers of each chunk of a layout: `layer_counts` where they are given, else as `layer_split` says.
-
-    Raises:
-        UsageError: as `partition`.
-    """
+    """Layers of each chunk: `layer_counts` where given, else as `layer_split` says; errors as `partition`."""
     if parallelism.layer_counts is not None:
         return parallelism.layer_counts
     return partition(layers, parallelism.pp, parallelism.virtual_stages, parallelism.layer_split)
@@ -170,11 +162,9 @@ def with_ends(layers: int, chunks: int, first: int, last: int) -> tuple[int, ...
 
 
 def balanced_ends(layers: int, chunks: int, first: Floats, last: Floats) -> tuple[Whole, Whole, Floats]:
-    """Layers of the first and of the last of `chunks` (2 or more), int64 [rows] each, and what the slowest chunk takes.
-
-    `first` and `last` are the times of the model's ends, and the last value is the time of a chunk, float64 [rows],
-    all as multiples of a layer's. With the chunks between cut by `with_ends`, no other cut has a shorter slowest chunk;
-    of those as short, it is the most even one. Every chunk between has a layer.
+    """Layers of the first and of the last of `chunks` (2 or more), int64 [rows] each, and what the slowest chunk takes,
+    the least of all cuts `with_ends`, of those as short the most even. `first` and `last` are times of the ends,
+    float64 [rows], as multiples of a layer's.
     """
     inner = chunks - 2
     ends = np.stack([first, last])[:, None, :]
@@ -201,10 +191,7 @@ def balanced_ends(layers: int, chunks: int, first: Floats, last: Floats) -> tupl
 
 
 def _level(layers: int, inner: int, ends: Floats) -> Floats:
-    """What every chunk takes where layers can be cut, float64 [rows]; an end that takes longer alone has no layers.
-
-    Where both ends take longer, they are above this level too, whatever the other chunks take.
-    """
+    """What every chunk takes where layers can be cut, float64 [rows]; ends that take longer alone have no layers."""
     a, z = ends
     both = (layers + a + z) / (inner + 2)
     only_a, only_z = (layers + a) / (inner + 1), (layers + z) / (inner + 1)
@@ -232,10 +219,8 @@ class StageKind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """A piece of the model that passes run through at once; without virtual stages it is the stage.
-
-    `counts` are its layers of each kind, `kept` the layers among them without recomputation. A chunk sends forward and
-    backward unless the model, or its next chunk, is on the same stage.
+    """A piece of the model that passes run through at once: `counts` layers of each kind, `kept` of them not
+    recomputed. It sends unless the model, or its next chunk, is on the same stage.
     """
 
     index: int
@@ -249,11 +234,7 @@ class Chunk:
 
 
 def chunks_of(model: ModelConfig, parallelism: Parallelism) -> tuple[Chunk, ...]:
-    """The chunks of a layout in the order of the model, first its first copy, then its second.
-
-    Raises:
-        UsageError: more chunks than the model's layers allow.
-    """
+    """The chunks of a layout in the order of the model, by copies; UsageError for more than its layers allow."""
     counts = layers_of_chunks(model.layers, parallelism)
     kinds = kinds_of(model)
     model_chunks = [*enumerate(zip(counts, accumulate(counts), strict=True))] * parallelism.copies

@@ -67,12 +67,9 @@ def layer_name(kind: int) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Decomposition:
-    """A step of `model` as operator calls.
-
-    Point-to-point transfers are charged to the sender: forward after all but the last chunk, backward after all but the
-    first, unless the other chunk is on the same stage. Data-parallel collectives over more than `bucket_entries`
-    entries become full buckets and a remainder. Degrees of 1 call no collective. `element_bytes` is the size of an
-    element in the training's type, which is also the operators' type.
+    """A step of `model` as operator calls. The sender is charged for transfers between stages; data-parallel
+    collectives over more than `bucket_entries` become full buckets and a rest; degrees of 1 call none. `element_bytes`
+    is of the training's type.
     """
 
     model: ModelConfig
@@ -180,9 +177,7 @@ class Decomposition:
         return self.parallelism.fp8_recipe != "none"
 
     def _gather_share(self, counts: Iterable[tuple[int, Ops]], parameters: Number) -> float:
-        """Bytes of gathered parameters over bytes in the training's type: cast ones travel as one copy (`fp8_weights`),
-        frozen ones in 4 bit as they are.
-        """
+        """Bytes of gathered parameters over bytes in the training's type: of cast and 4-bit ones fewer."""
         layout = self.parallelism
         if not ((layout.fp8_weights and self.has_casts) or self.sizes.is_quantised) or not parameters:
             return 1.0
@@ -289,13 +284,13 @@ class Decomposition:
         for chunk in self.chunks[: self.parallelism.chunks]:
             if chunk.stage == stage:
                 yield from self._of_chunk(replace(chunk, index=0, stage=0))
-        yield from self._of_update(self.stages[stage])
+        yield from self.of_update(self.stages[stage])
 
     def all_calls(self) -> Iterator[tuple[Component, Call]]:
         """What all stages call, as `calls` lists it for one; what chunks of a kind call is listed once."""
         chunks = Counter(replace(one, index=0, stage=0) for one in self.chunks[: self.parallelism.chunks])
         called = [(self._of_chunk(one), times) for one, times in chunks.items()]
-        called += [(self._of_update(one), times) for one, times in Counter(self.stages).items()]
+        called += [(self.of_update(one), times) for one, times in Counter(self.stages).items()]
         return ((component, one.times(times)) for calls, times in called for component, one in calls)
 
     @cached_property
@@ -322,7 +317,7 @@ class Decomposition:
         self._known_calls[chunk] = found
         return found
 
-    def _of_update(self, stage: StageKind) -> list[tuple[Component, Call]]:
+    def of_update(self, stage: StageKind) -> list[tuple[Component, Call]]:
         """What a kind of stage calls once per update."""
         if stage not in self._known_calls:
             ops = self.update(stage)
@@ -381,11 +376,7 @@ def decompose(
     bucket_entries: int,
     element_bytes: int = 2,
 ) -> Decomposition:
-    """Take a training step apart.
-
-    Raises:
-        UsageError: the model cannot be laid out so.
-    """
+    """Take a training step apart; UsageError where the model cannot be laid out so."""
     OPTIONS["bucket_entries"].check(bucket_entries)
     parallelism.check(model)
     parts = Decomposition(

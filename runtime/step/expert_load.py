@@ -10,10 +10,8 @@ from kernelcast.runtime.request.layout import Parallelism
 
 
 class Fullest(NamedTuple):
-    """Rows of the device with the most, as a multiple of the mean without dropped ones: in time, and in memory.
-
-    A layer waits for its own fullest device, so time goes by the mean over the layers of each one's fullest. What all
-    layers keep is on the same devices, so memory goes by the device that is the fullest in the mean over the layers.
+    """Rows of the fullest device as a multiple of the mean: in time, where every layer waits for its own; in memory,
+    for the fullest in the mean over layers.
     """
 
     in_time: float

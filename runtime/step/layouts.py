@@ -44,10 +44,7 @@ _AT = {name: position for position, name in enumerate(COLUMNS)}
 
 @dataclass(frozen=True, slots=True)
 class Layouts:
-    """Many layouts as a struct of arrays: `table` is int64 [layouts, columns] with the columns `COLUMNS`.
-
-    `like` is a layout whose other fields all of them share. `layers` are the model's, where a cut was chosen by time.
-    """
+    """Many layouts: `table` is int64 [layouts, `COLUMNS`], other fields are as in `like`; `layers` of a cut by time."""
 
     table: NDArray[np.int64]
     like: Parallelism
@@ -82,8 +79,11 @@ class Layouts:
 
     @property
     def as_one(self) -> Parallelism:
-        """One layout whose chosen numbers are float64 [layouts], so that no product of sizes overflows."""
-        return Parallelism.unchecked(self.like, **{name: self[name].astype(np.float64) for name in _NUMBERS})
+        """One layout whose chosen numbers are float64 [layouts], or floats of one: no product of sizes overflows."""
+        numbers: dict[str, Any] = {name: self[name].astype(np.float64) for name in _NUMBERS}
+        if len(self) == 1:
+            numbers = {name: float(own[0]) for name, own in numbers.items()}
+        return Parallelism.unchecked(self.like, **numbers)
 
     @property
     def devices(self) -> NDArray[np.int64]:

@@ -50,10 +50,8 @@ Number: TypeAlias = int | float | NDArray[np.float64]
 
 
 class Call(NamedTuple):
-    """`count` calls of an operator in a role, at the workload vector `shape`.
-
-    Ops hold calls without a direction (`ONCE`); passes hold one call per direction, which names the regressor.
-    Activation checkpointing asks for forward times in a backward pass.
+    """`count` calls of an operator in a role, at the workload vector `shape`. Ops hold calls without a direction
+    (`ONCE`), passes one per direction; recomputation has forward calls in a backward pass.
     """
 
     operator: str
@@ -89,10 +87,7 @@ def flag(condition: Any) -> Number:
 
 
 class Matrix(NamedTuple):
-    """The weight of a linear on one device: `k` × `n` entries, `times` of them (one per local expert).
-
-    `columns` are the widths of the linears that it is in PyTorch's own models; empty for one.
-    """
+    """A linear's weight on one device: k × n, `times` over for local experts, by `columns` of PyTorch's own linears."""
 
     kind: LinearKind
     k: Number
@@ -107,10 +102,8 @@ class Matrix(NamedTuple):
 
 
 class Overlap(NamedTuple):
-    """What a collective runs under: the named ops of its list in one direction, or another micro-batch's whole pass.
-
-    `in_pieces`: the product is cut along the tokens into tp pieces; each runs while another piece is on its way, so
-    one of the tp pieces overlaps nothing (tensor-parallel overlap as in TransformerEngine's userbuffers).
+    """What a collective runs under: the named ops in one direction, or another micro-batch's pass. `in_pieces`: the
+    product is cut along the tokens into tp pieces, and one overlaps nothing (TransformerEngine's userbuffers).
     """
 
     ops: tuple[str, ...] = ()

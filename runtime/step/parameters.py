@@ -51,10 +51,8 @@ def held_parameters(s: Sizes, ops: Ops) -> HeldParameters:
 
 
 class PartParameters(NamedTuple):
-    """Parameters on one device of the parts of stages: both ends, and a layer of each kind.
-
-    `tied` parameters are shared by both ends if one stage holds both; `copied` parameters of the first end are needed
-    by the last end too if that is another stage.
+    """Parameters on one device of both ends, and of a layer of each kind; `tied` ones are shared by both ends on one
+    stage, `copied` ones of the first end are needed by a last end elsewhere.
     """
 
     first: HeldParameters
@@ -84,10 +82,8 @@ class PartParameters(NamedTuple):
         )
 
     def of_stage(self, *, layers: Sequence[Number], first: Number, last: Number) -> HeldParameters:
-        """Parameters of a stage; `first` and `last` (0 or 1) are the ends of the model that it holds.
-
-        `layers` counts layers of each kind. A single stage is both ends and holds tied embeddings once; else both ends
-        hold a copy. Predictions of further tokens belong to the last end, and need a copy too.
+        """Parameters of a stage with `layers` of each kind; `first` and `last` (0 or 1) are the ends that it holds. A
+        single stage holds tied embeddings once, else both ends a copy, as do predictions of further tokens.
         """
         parts = [*zip((first, last, *layers), (self.first, self.last, *self.layers), strict=True)]
         sums = [sum(count * part[which] for count, part in parts) for which in range(4)]
@@ -97,10 +93,7 @@ class PartParameters(NamedTuple):
 
 
 def total_parameters(model: ModelConfig) -> int:
-    """Parameters of the whole model as published ones are counted: the tokenizer's vocabulary, nothing padded.
-
-    Layers that predict further tokens are not among them.
-    """
+    """Parameters of the whole model as published: no padding, no layers that predict further tokens."""
     return _total(model, lambda held: held.total)
 
 

@@ -34,9 +34,7 @@ def _listed(ops: Iterable[Op]) -> Iterator[tuple[Op, tuple[Number, ...], tuple[N
 
 
 def saved_by_operator(s: Sizes, ops: Iterable[Op]) -> Iterator[Number]:
-    """Bytes that each op leaves for the backward pass where operators are on torchtitan's list: every second product,
-    attention, sums that are scattered.
-    """
+    """Bytes that each op leaves by torchtitan's list: every second product, attention, scattered sums."""
     for one, saved, _ in _listed(ops):
         kept: Number = 0
         if saved and one.call is not None:
@@ -63,10 +61,8 @@ def _unsaved(ops: Iterable[Op]) -> Iterator[Op]:
 
 
 def recomputed(layout: Parallelism, ops: Ops) -> tuple[Op, ...]:
-    """The ops of a layer whose forward pass its backward pass runs again.
-
-    "full" runs the layer again, "selective" each of `recompute_modules`, or by operator. With `recompute_early_stop`
-    either ends with the last tensor that the backward pass needs.
+    """The ops of a layer that its backward pass runs again: "full" all, "selective" `recompute_modules`, or by
+    operator; with `recompute_early_stop` up to the last tensor that is needed.
     """
     if layout.recompute == "none":
         return ()

@@ -1,10 +1,11 @@
 """What one device holds of a model's sizes: one number each, or float64 [rows] for the devices of many layouts."""
 
 from functools import cached_property
-from typing import Any
+from operator import attrgetter
+from typing import Any, ClassVar
 
 from kernelcast.runtime.dataclass import dataclass, replace
-from kernelcast.runtime.request.fields import LAYOUT, ContextExchange, EagerKernels, LinearKind
+from kernelcast.runtime.request.fields import LAYOUT, EagerKernels, LinearKind
 from kernelcast.runtime.request.layout import Cluster, Parallelism
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.request.schedule import SCHEDULE_KINDS
@@ -38,14 +39,21 @@ def padded_vocabulary(
     return -(-vocabulary_size // factor) * factor
 
 
+def _of_layout(name: str) -> cached_property[Number]:
+    """A field of the layout."""
+    return cached_property(attrgetter(f"layout.{name}"))
+
+
+def _cut(of: str, degree: str = "tp") -> cached_property[Number]:
+    """A size of the model on one device, where a degree cuts it."""
+    return cached_property(lambda s: getattr(s.model, of) // getattr(s.layout, degree))
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Sizes:
-    """The sizes of `model` on one device of a layout; `kind` is the kind of the layer.
-
-    `layout` holds a number in every field, or float64 [rows] in those that a search chooses: then only parameters and
-    bytes are asked for, and no `cluster` says where the groups of collectives lie. Activations have `element_bytes` per
-    entry. On a CPU (`is_cpu`) torch runs some operators in pieces and keeps more. `of_fullest` is the number of rows of
-    the device with the most, as a multiple of the mean; None for what the layout says of time.
+    """The sizes of `model` on one device of a layout, for a `kind` of layer. `layout` holds numbers, or float64 [rows]
+    where a search chooses: then only parameters and bytes are asked, without `cluster`. Activations have
+    `element_bytes`; `is_cpu`: torch keeps more; `of_fullest`: rows of the fullest device over the mean.
     """
 
     model: ModelConfig
@@ -58,10 +66,7 @@ class Sizes:
 
     @classmethod
     def alone(cls, model: ModelConfig, *, kind: LayerKind = DENSE, **fields: Any) -> "Sizes":
-        """Sizes by the fields of a layout that a layer depends on, those not given have their defaults.
-
-        Fields are not checked: a layer can be described for sizes that no layout has.
-        """
+        """Sizes by fields of a layout, unchecked, by default as usual: a layer can have sizes that no layout has."""
         return cls(model=model, kind=kind, layout=Parallelism.unchecked(**fields))
 
     def of_kind(self, kind: LayerKind) -> "Sizes":
@@ -105,25 +110,14 @@ class Sizes:
         )
         return hash((*self._key[:-1], *model, own.layers, own.vocabulary_size))
 
-    @property
-    def tp(self) -> Number:
-        """Tensor-parallel degree."""
-        return self.layout.tp
-
-    @property
-    def cp(self) -> Number:
-        """Context-parallel degree."""
-        return self.layout.cp
-
-    @property
-    def ep(self) -> Number:
-        """Expert-parallel degree."""
-        return self.layout.ep
-
-    @property
-    def expert_tp(self) -> Number:
-        """Devices that an expert is cut into."""
-        return self.layout.expert_tp
+    tp = _of_layout("tp")
+    """Tensor-parallel degree."""
+    cp = _of_layout("cp")
+    """Context-parallel degree."""
+    ep = _of_layout("ep")
+    """Expert-parallel degree."""
+    expert_tp = _of_layout("expert_tp")
+    """Devices that an expert is cut into."""
 
     @property
     def micro_batch(self) -> Number:
@@ -135,10 +129,8 @@ class Sizes:
         """1 where norms and residuals hold a tp-th of the tokens, else 0; with a tp of 1 there is nothing to cut."""
         return self.layout.sequence_parallel * flag(self.tp > 1)
 
-    @property
-    def context_exchange(self) -> ContextExchange:
-        """How context parallelism brings queries and keys together."""
-        return self.layout.context_exchange
+    context_exchange: ClassVar[Any] = _of_layout("context_exchange")
+    """How context parallelism brings queries and keys together."""
 
     @cached_property
     def group(self) -> Group:
@@ -218,10 +210,8 @@ class Sizes:
         return self.is_quantised or self.is_cast(kind)
 
     def input_bytes(self, kind: LinearKind, role: str) -> float:
-        """Bytes per entry of a linear's input as it is kept for the backward pass, with scales.
-
-        A frozen weight needs none; its adapter keeps what it reads in the training's type, with dropout the dropped
-        copy and its mask.
+        """Bytes per entry of a linear's input as kept, with scales. A frozen weight needs none; its adapter keeps what
+        it reads in the training's type, with dropout the dropped copy and its mask.
         """
         if self.is_frozen:
             return (
@@ -290,15 +280,10 @@ class Sizes:
         """Bytes of one micro-batch's hidden states on one device."""
         return self.element_bytes * self.local_tokens * self.hidden
 
-    @cached_property
-    def heads(self) -> Number:
-        """Query heads on one device, h/tp."""
-        return self.model.attention_heads // self.tp
-
-    @cached_property
-    def kv_heads(self) -> Number:
-        """Key-value heads on one device."""
-        return self.model.kv_heads // self.tp
+    heads = _cut("attention_heads")
+    """Query heads on one device, h/tp."""
+    kv_heads = _cut("kv_heads")
+    """Key-value heads on one device."""
 
     @cached_property
     def query_width(self) -> Number:
@@ -320,15 +305,10 @@ class Sizes:
         """Width of one device's queries, keys and values together."""
         return self.query_width + 2 * self.kv_width
 
-    @cached_property
-    def recurrent_heads(self) -> Number:
-        """Heads of Mamba-2, or value heads of a gated delta net, on one device."""
-        return self.model.recurrent_heads // self.tp
-
-    @cached_property
-    def recurrent_groups(self) -> Number:
-        """Groups of Mamba-2, or key heads of a gated delta net, on one device."""
-        return self.model.recurrent_groups // self.tp
+    recurrent_heads = _cut("recurrent_heads")
+    """Heads of Mamba-2, or value heads of a gated delta net, on one device."""
+    recurrent_groups = _cut("recurrent_groups")
+    """Groups of Mamba-2, or key heads of a gated delta net, on one device."""
 
     @cached_property
     def recurrent_width(self) -> Number:
@@ -355,25 +335,14 @@ class Sizes:
         """Products of an MLP's width that its projection up makes: gate and up, or up alone."""
         return 2 if self.is_gated else 1
 
-    @cached_property
-    def mlp_width(self) -> Number:
-        """MLP columns on one device, f/tp."""
-        return self.model.mlp_size // self.tp
-
-    @cached_property
-    def experts(self) -> Number:
-        """Routed experts on one device, E/ep."""
-        return self.model.experts // self.ep
-
-    @cached_property
-    def expert_width(self) -> Number:
-        """Columns of one routed expert on one device."""
-        return self.model.expert_width // self.expert_tp
-
-    @cached_property
-    def shared_expert_width(self) -> Number:
-        """Columns of the shared experts on one device."""
-        return self.model.shared_expert_size // self.tp
+    mlp_width = _cut("mlp_size")
+    """MLP columns on one device, f/tp."""
+    experts = _cut("experts", "ep")
+    """Routed experts on one device, E/ep."""
+    expert_width = _cut("expert_width", "expert_tp")
+    """Columns of one routed expert on one device."""
+    shared_expert_width = _cut("shared_expert_size")
+    """Columns of the shared experts on one device."""
 
     @property
     def routed_size(self) -> int:

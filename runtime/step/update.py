@@ -74,11 +74,7 @@ class Host:
 
     @classmethod
     def of(cls, layout: Parallelism, link_bytes_per_s: float | None) -> "Host | None":
-        """The host of a layout that offloads; the link's rate is the layout's, else `link_bytes_per_s`.
-
-        Raises:
-            UsageError: a rate that is needed is not known.
-        """
+        """The host of a layout that offloads, by its own link or `link_bytes_per_s`; UsageError for an unknown rate."""
         if not (layout.offload_optimizer or layout.offload_activations):
             return None
         stated = layout.host_link_gb_per_s * _BYTES_PER_US
@@ -102,10 +98,8 @@ class Host:
     def update_us(
         self, layout: Parallelism, parameters: int, *, gradient_bytes: int, weight_bytes: int
     ) -> float:
-        """Time in µs of the part of an update in which the host updates `parameters`.
-
-        Their gradients come over the link, the optimizer reads and writes its states, weights and gradients in the
-        host's memory with a copy of the weights in the training's type, and that copy goes back: one after the other.
+        """Time in µs in which the host updates `parameters`: their gradients over the link, states, weights, gradients
+        and a copy in the training's type in its memory, that copy back; one after the other.
         """
         moved = moved_bytes(layout.optimizer, layout.optimizer_states) + weight_bytes
         sent = gradient_bytes + weight_bytes
@@ -124,11 +118,9 @@ def gradient_bytes(reduce_dtype: ReduceDtype, element_bytes: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataParallel:
-    """How data parallelism of a layout shards the parameters that `replicas` devices in `group` hold.
-
-    Fewer devices hold copies of experts. ZeRO shards over `shard_group`, by default over `group`; the devices of
-    `copy_group` hold copies of one shard. `role` is the role of the collectives; gradients larger than
-    `bucket_entries` are cut into buckets. Activations and weights have `element_bytes` per entry.
+    """How the parameters that `replicas` devices in `group` hold are sharded: ZeRO over `shard_group`, by default
+    `group`; `copy_group` holds copies of a shard. Gradients beyond `bucket_entries` are cut into buckets of the
+    collectives' `role`.
     """
 
     layout: Parallelism
@@ -246,9 +238,7 @@ class DataParallel:
         return self._collective("all_gather", shard, self.shards, own, of_shard)
 
     def _buckets(self, overlaps: bool) -> tuple[int, int]:
-        """Entries of a bucket of whole parameters, and of their shards: those that overlap are cut before they are
-        sharded.
-        """
+        """Entries of a bucket of whole parameters, and of shards: overlapping ones are cut before they are sharded."""
         if overlaps:
             return self._overlapping, -(-self._overlapping // self.shards)
         return self.bucket_entries, self.bucket_entries

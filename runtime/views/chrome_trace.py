@@ -6,7 +6,6 @@ more where transfers of a stage are under way together; in process "gradients" o
 
 import json
 from collections.abc import Iterator
-from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
@@ -26,20 +25,14 @@ from kernelcast.runtime.views.simulated_step import (
 Event = dict[str, Any]
 
 
-class _Process(IntEnum):
-    """Process ids of the trace, in the order in which viewers show them."""
-
-    STAGES = 1
-    TRANSFERS = 2
-    GRADIENTS = 3
+_STAGES, _TRANSFERS, _GRADIENTS = 1, 2, 3
+_PROCESSES = {_STAGES: "passes and update", _TRANSFERS: "transfers", _GRADIENTS: "gradients"}
+"""Process ids of the trace, in the order in which viewers show them."""
 
 
 def write_chrome_trace(estimate: Estimate, path: Path) -> None:
-    """Write the trace of an estimate's step to `path`; the same estimate gives the same bytes.
-
-    Raises:
-        UsageError: the step has too many passes to list them.
-        DataError: the file cannot be written.
+    """Write the trace of an estimate's step to `path`; the same estimate gives the same bytes. UsageError where the
+    step has too many passes to list them; DataError where the file cannot be written.
     """
     write_pieces(path, trace_lines(estimate))
 
@@ -68,16 +61,12 @@ def trace_lines(estimate: Estimate) -> Iterator[str]:
 
 def trace_events(estimate: Estimate, timeline: StepTimeline) -> Iterator[Event]:
     """Events in the trace event format: "M" names processes and threads, "X" are slices with ts and dur in µs."""
-    for process, name in (
-        (_Process.STAGES, "passes and update"),
-        (_Process.TRANSFERS, "transfers"),
-        (_Process.GRADIENTS, "gradients"),
-    ):
-        yield from _named("process", process, 0, name, process.value)
+    for process, name in _PROCESSES.items():
+        yield from _named("process", process, 0, name, process)
     collectives = PassCollectives.of(estimate)
     for stage in timeline.stages:
         number = stage.stage
-        yield from _named("thread", _Process.STAGES, number, f"stage {number}", number)
+        yield from _named("thread", _STAGES, number, f"stage {number}", number)
         has_chunks = len({one.chunk for one in stage.passes}) > 1
         for span in stage_spans(stage, estimate, collectives):
             if span.style != "reduce":
@@ -86,10 +75,11 @@ def trace_events(estimate: Estimate, timeline: StepTimeline) -> Iterator[Event]:
         yield from _transfers(stage, timeline)
     for stage in timeline.stages:
         if stage.all_reduces:
-            name = f"stage {stage.stage} all-reduce"
-            yield from _named("thread", _Process.GRADIENTS, stage.stage, name, stage.stage)
+            yield from _named(
+                "thread", _GRADIENTS, stage.stage, f"stage {stage.stage} all-reduce", stage.stage
+            )
         for reduce in stage.all_reduces:
-            yield _slice(_Process.GRADIENTS, stage.stage, "all-reduce", reduce.start_us, reduce.end_us, {})
+            yield _slice(_GRADIENTS, stage.stage, "all-reduce", reduce.start_us, reduce.end_us, {})
 
 
 def _slices(stage: int, span: Span, *, has_chunks: bool) -> Iterator[Event]:
@@ -97,9 +87,9 @@ def _slices(stage: int, span: Span, *, has_chunks: bool) -> Iterator[Event]:
     if span.micro_batch is not None:
         name = f"{span.name} {span.micro_batch}" + (f" (chunk {span.chunk})" if has_chunks else "")
         arguments = {"micro_batch": span.micro_batch, "chunk": span.chunk}
-        yield _slice(_Process.STAGES, stage, name, span.start_us, span.end_us, arguments)
+        yield _slice(_STAGES, stage, name, span.start_us, span.end_us, arguments)
     elif _nanoseconds(span.end_us) > _nanoseconds(span.start_us):
-        yield _slice(_Process.STAGES, stage, span.name, span.start_us, span.end_us, {})
+        yield _slice(_STAGES, stage, span.name, span.start_us, span.end_us, {})
 
 
 def _transfers(stage: StageTimeline, timeline: StepTimeline) -> Iterator[Event]:
@@ -115,23 +105,21 @@ def _transfers(stage: StageTimeline, timeline: StepTimeline) -> Iterator[Event]:
                 free_ns.append(0)
                 more = f" ({row + 1})" if row else ""
                 name = f"stage {stage.stage} sends {kind}{more}"
-                yield from _named("thread", _Process.TRANSFERS, thread, name, thread)
+                yield from _named("thread", _TRANSFERS, thread, name, thread)
             free_ns[row] = _nanoseconds(one.end_us)
             name = f"send {kind} {one.micro_batch}"
             arguments = {"micro_batch": one.micro_batch, "chunk": one.chunk, "to_stage": one.to_stage}
-            yield _slice(_Process.TRANSFERS, thread, name, one.start_us, one.end_us, arguments)
+            yield _slice(_TRANSFERS, thread, name, one.start_us, one.end_us, arguments)
 
 
-def _slice(
-    process: _Process, thread: int, name: str, start_us: float, end_us: float, arguments: Event
-) -> Event:
+def _slice(process: int, thread: int, name: str, start_us: float, end_us: float, arguments: Event) -> Event:
     # Both ends are rounded, not the duration: slices that touch in time touch in the file.
     start_ns, end_ns = _nanoseconds(start_us), _nanoseconds(end_us)
     event: Event = {
         "ph": "X",
         "name": name,
         "cat": name.split(" ")[0],
-        "pid": process.value,
+        "pid": process,
         "tid": thread,
         "ts": start_ns / 1000,
         "dur": (end_ns - start_ns) / 1000,
@@ -143,8 +131,7 @@ def _nanoseconds(time_us: float) -> int:
     return round(time_us * 1000)
 
 
-def _named(what: str, process: _Process, thread: int, name: str, index: int) -> Iterator[Event]:
+def _named(what: str, process: int, thread: int, name: str, index: int) -> Iterator[Event]:
     """The name of a process or thread, and its place among the others."""
     for key, value in (("name", name), ("sort_index", index)):
-        place = {"pid": process.value, "tid": thread}
-        yield {"ph": "M", "name": f"{what}_{key}", **place, "args": {key: value}}
+        yield {"ph": "M", "name": f"{what}_{key}", "pid": process, "tid": thread, "args": {key: value}}

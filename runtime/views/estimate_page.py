@@ -1,10 +1,11 @@
 """An estimate as one self-contained page of HTML: no scripts, no links, no network."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from kernelcast.runtime.bundle.regressor_entry import STATISTICS
+from kernelcast.runtime.dataclass import asdict
 from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.estimate.training import Training
 from kernelcast.runtime.output_file import write_pieces
@@ -39,18 +40,14 @@ from kernelcast.runtime.views.page import (
     tile,
 )
 from kernelcast.runtime.views.simulated_step import step_or_reason
-from kernelcast.runtime.views.step_breakdown import operator_rows, step_shares
-from kernelcast.runtime.views.timeline_picture import timeline_legend, timeline_picture
+from kernelcast.runtime.views.step_breakdown import operator_rows, operator_totals, step_shares
+from kernelcast.runtime.views.timeline_picture import legend_entries, timeline_picture
 
 _TOP_OPERATORS = 15
 
 
 def write_page(estimate: Estimate, path: Path, run: Training | None = None) -> None:
-    """Write the page of an estimate to `path`, with the training that was asked for; the same gives the same bytes.
-
-    Raises:
-        DataError: the file cannot be written.
-    """
+    """Write the page of an estimate, and of the training asked for, always the same; errors as `write_pieces`."""
     write_pieces(path, [page(estimate, run)])
 
 
@@ -70,28 +67,30 @@ def _header(estimate: Estimate, run: Training | None) -> Markup:
     )
 
 
+_SCHEDULES = {
+    "gpipe": "GPipe",
+    "1f1b": "1F1B",
+    "interleaved": "interleaved 1F1B",
+    "zero_bubble": "zero-bubble",
+    "zb_v": "ZB-V",
+    "dualpipe": "DualPipe",
+    "dualpipe_v": "DualPipe-V",
+}
+
+
 def layout_line(estimate: Estimate) -> str:
     layout = estimate.parallelism
-    schedule = {
-        "gpipe": "GPipe",
-        "1f1b": "1F1B",
-        "interleaved": "interleaved 1F1B",
-        "zero_bubble": "zero-bubble",
-        "zb_v": "ZB-V",
-        "dualpipe": "DualPipe",
-        "dualpipe_v": "DualPipe-V",
+    words = {
+        layout.degrees: True,
+        _SCHEDULES[layout.schedule]: True,
+        f"{layout.virtual_stages} chunks per stage": layout.virtual_stages > 1,
+        f"{counted(layout.micro_batches, 'micro-batch')} of {layout.micro_batch}": True,
+        f"recomputation {layout.recompute}": True,
+        f"ZeRO-{layout.zero}": True,
+        "sequence parallel": layout.sequence_parallel,
+        f"attention as {layout.attention_kernel}": layout.attention_kernel != AS_MEASURED,
     }
-    words = [layout.degrees, schedule[layout.schedule]]
-    if layout.virtual_stages > 1:
-        words.append(f"{layout.virtual_stages} chunks per stage")
-    words.append(f"{counted(layout.micro_batches, 'micro-batch')} of {layout.micro_batch}")
-    words.append(f"recomputation {layout.recompute}")
-    words.append(f"ZeRO-{layout.zero}")
-    if layout.sequence_parallel:
-        words.append("sequence parallel")
-    if layout.attention_kernel != AS_MEASURED:
-        words.append(f"attention as {layout.attention_kernel}")
-    return ", ".join(words)
+    return ", ".join(text for text, is_told in words.items() if is_told)
 
 
 def headline(estimate: Estimate) -> Iterator[tuple[str, str, str]]:
@@ -105,17 +104,11 @@ def headline(estimate: Estimate) -> Iterator[tuple[str, str, str]]:
     devices = estimate.parallelism.world_size
     yield "tokens/s", rate(estimate.tokens_per_s), f"{rate(estimate.tokens_per_s / devices)} per device"
     rate_text, peak = f"{amount(estimate.flops_per_s_per_device, 'FLOP/s')} per device", estimate.peak
-    note = (
-        f"{rate_text}; peak not known"
-        if peak is None
-        else f"{rate_text} of {amount(peak.flops_per_s, 'FLOP/s')}"
-    )
-    yield "MFU", "–" if peak is None else percent(estimate.mfu), note
-    yield (
-        "devices",
-        f"{devices:,}",
-        f"{estimate.cluster.gpus_per_node:,} per node ({estimate.cluster_source})",
-    )
+    rate_text, peak = f"{amount(estimate.flops_per_s_per_device, 'FLOP/s')} per device", estimate.peak
+    of_peak = "; peak not known" if peak is None else f" of {amount(peak.flops_per_s, 'FLOP/s')}"
+    yield "MFU", "–" if peak is None else percent(estimate.mfu), rate_text + of_peak
+    per_node = f"{estimate.cluster.gpus_per_node:,} per node ({estimate.cluster_source})"
+    yield "devices", f"{devices:,}", per_node
     yield "pipeline bubble", percent(estimate.bubble_share), "of the time until the last pass ends"
     memory = estimate.memory
     room = "device memory not known"
@@ -204,7 +197,7 @@ def _timeline(estimate: Estimate, timeline: StepTimeline | None, too_long: str) 
         "Timeline",
         *said,
         region("Timeline", svg),
-        timeline_legend(estimate),
+        legend(legend_entries(estimate)),
         _stages(estimate),
     )
 
@@ -293,9 +286,36 @@ def _operators(estimate: Estimate) -> Markup:
 
 def _footer(estimate: Estimate) -> Markup:
     source = estimate.provenance
-    software = "; ".join(source.software) or "not recorded"
     said = (
-        f"kernelcast {source.kernelcast_version}; measured with {software}. Bundle {source.bundle_digest}, "
-        f"data set {source.dataset_digest}."
+        f"kernelcast {source.kernelcast_version}; measured with {'; '.join(source.software) or 'not recorded'}. "
+        f"Bundle {source.bundle_digest}, data set {source.dataset_digest}."
     )
     return element("footer", element("p", said), class_="soft")
+
+
+PICTURES_FORMAT = "kernelcast.pictures/1"
+
+
+def pictures(estimate: Estimate) -> dict[str, Any]:
+    """The page's pictures one by one, form `kernelcast.pictures/1` (docs/json.md), with the classes of colours.css."""
+    timeline, too_long = step_or_reason(estimate)
+    drawn: dict[str, Any] = {"svg": "", "notes": [f"not drawn: {too_long}"]}
+    over_step = ""
+    if timeline is not None:
+        drawn = dict(zip(("svg", "notes"), timeline_picture(estimate, timeline), strict=True))
+        over_step, _ = memory_over_step_picture(estimate, timeline)
+
+    def legend_of(entries: Iterable[tuple[str, str]]) -> list[dict[str, str]]:
+        return [{"style": style, "text": text} for style, text in entries]
+
+    parts = legend_of((style, name) for _, name, style in PARTS)
+    doubts = [doubt for doubt in estimate.doubts if doubt.has_influence]
+    return {
+        "format": PICTURES_FORMAT,
+        "timeline": {**drawn, "legend": legend_of(legend_entries(estimate))},
+        "shares": [asdict(share) for share in step_shares(estimate, timeline)],
+        "memory": {"svg": memory_picture(estimate.memory), "legend": parts},
+        "memory_over_step": {"svg": over_step, "legend": legend_of(LEGEND)},
+        "operators": [asdict(total) for total in operator_totals(estimate)[:_TOP_OPERATORS]],
+        "warnings": [{"line": doubt.line, "each": list(map(str, doubt.warnings))} for doubt in doubts],
+    }

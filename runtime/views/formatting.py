@@ -21,11 +21,11 @@ _PREFIXES = (
 
 
 def seconds(value_s: float, *, like: float | None = None) -> str:
-    """A time in the unit that reads best, with four digits: `1.234 s`, `12.34 ms`, `5.600 µs`, `3.500 h`, `2.000 days`.
-
-    `like` is a time whose unit is taken instead, so that times of one column or axis can be compared.
-    """
-    scale_s, unit = _time_unit(value_s if like is None else like)
+    """A time in the unit that reads best (or that of `like`), with four digits: `1.234 s`, `5.600 µs`, `2.000 days`."""
+    value = value_s if like is None else like
+    scale_s, unit = next(
+        ((scale_s, name) for least_s, scale_s, name in _TIME_UNITS if value >= least_s), (1e-6, "µs")
+    )
     return f"{_four_digits(value_s / scale_s)} {unit}"
 
 
@@ -55,13 +55,7 @@ _TIME_UNITS = (
     (1.0, 1.0, "s"),
     (1e-3, 1e-3, "ms"),
 )
-
-
-def _time_unit(value_s: float) -> tuple[float, str]:
-    """Seconds of the unit that a time reads best in, and its name; two hours are the first that are not minutes."""
-    return next(
-        ((scale_s, unit) for least_s, scale_s, unit in _TIME_UNITS if value_s >= least_s), (1e-6, "µs")
-    )
+"""From how many seconds on a unit reads best, its seconds, its name; two hours are the first that are not minutes."""
 
 
 gibibytes = shown_size

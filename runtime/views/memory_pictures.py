@@ -39,10 +39,7 @@ class _Row:
 def memory_over_step_picture(
     estimate: Estimate, timeline: StepTimeline
 ) -> tuple[Markup, list[dict[str, Any]]]:
-    """A drawing, and its peaks as rows of a table.
-
-    One row per stage, at the times of the timeline's drawing; of more than 16 stages the first and last 8.
-    """
+    """A drawing, a row per stage (first and last 8 of more than 16), and its peaks as rows of a table."""
     memory, windows = estimate.memory, drawn_windows(estimate, timeline)
     stages, height = drawn_stages(timeline.stages, _MOST_ROWS)
     height *= _TALLER

@@ -33,7 +33,10 @@ def escaped(text: str) -> Markup:
 
 def element(tag: str, *content: str, **attributes: str | float) -> Markup:
     """An element; `class_` is the attribute class, other underscores are hyphens."""
-    listed = "".join(f' {_attribute(name)}="{_value(value)}"' for name, value in attributes.items())
+    names = {"class_": "class", "viewBox": "viewBox"}
+    listed = "".join(
+        f' {names.get(name, name.replace("_", "-"))}="{_value(value)}"' for name, value in attributes.items()
+    )
     if not content and tag in _VOID:
         return Markup(f"<{tag}{listed}/>")
     return Markup(f"<{tag}{listed}>{joined(content)}</{tag}>")
@@ -54,10 +57,6 @@ def number(value: float) -> str:
     return "0" if text == "-0" else text
 
 
-def _attribute(name: str) -> str:
-    return {"class_": "class", "viewBox": "viewBox"}.get(name, name.replace("_", "-"))
-
-
 def _value(value: str | float) -> str:
     return number(value) if isinstance(value, int | float) else escaped(value)
 
@@ -68,10 +67,7 @@ def asset_text(name: str) -> str:
 
 
 def document(title: str, *body: str, sorts: bool = False) -> str:
-    """A whole HTML file that loads nothing from elsewhere.
-
-    Its policy forbids scripts, but for the one that sorts tables of class "sortable", where `sorts`.
-    """
+    """An HTML file that loads nothing and forbids scripts, but the one that sorts tables of class "sortable"."""
     policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
     if sorts:
         script = asset_text("sort.js")

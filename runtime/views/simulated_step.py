@@ -18,10 +18,8 @@ _COMPONENTS = {Component.LAYER_FORWARD: Kind.FORWARD, Component.LAYER_BACKWARD: 
 
 
 class Span(NamedTuple):
-    """Something that a stage does from `start_us` to `end_us`.
-
-    `style` is its class in the style sheet: the kind of a pass, which has a micro-batch and a chunk; "expert" or
-    "context", inside the pass before; "reduce", "optimizer", "gather".
+    """Something that a stage does from `start_us` to `end_us`. `style`: the kind of a pass, with micro-batch and chunk;
+    "expert" or "context" inside the pass before; "reduce", "optimizer", "gather".
     """
 
     style: str
@@ -44,10 +42,7 @@ class Transfer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PassCollectives:
-    """Expert and context-parallel collectives inside passes, which overlap with no compute.
-
-    `times_us` are the times in one pass of one chunk by stage, kind of pass and style: means over a stage's chunks.
-    """
+    """Exposed expert and context-parallel µs in a pass, by stage, kind and style: means over the stage's chunks."""
 
     times_us: Mapping[tuple[int, Kind, str], float]
 
@@ -77,13 +72,8 @@ class PassCollectives:
 
 
 def simulated_step(estimate: Estimate) -> StepTimeline:
-    """Every pass of the estimate's step under its schedule.
-
-    An estimate made with the closed form has no passes; its durations under its schedule are simulated, and the
-    step may come out shorter than the estimate.
-
-    Raises:
-        UsageError: the step has too many passes to list them.
+    """Every pass of the step under its schedule; the closed form's durations are simulated, and may come out shorter
+    than its estimate. UsageError where the step has too many passes to list them.
     """
     shape = values_of(estimate.parallelism, "schedule", "pp", "micro_batches", "virtual_stages")
     return step_timeline(**shape, durations=estimate.durations)

@@ -50,10 +50,8 @@ def style_of(role: str) -> str:
 
 
 def step_shares(estimate: Estimate, timeline: StepTimeline | None) -> tuple[Share, ...]:
-    """The parts of the simulated step, averaged over the stages; their sum is the step.
-
-    A transfer occupies no stage: only the wait for it counts. Without `timeline` (a step with too many passes to list)
-    that wait is part of the wait for other stages.
+    """Parts of the simulated step, averaged over stages; they sum to the step. Only waits count of transfers, without
+    `timeline` as part of the wait for other stages.
     """
     pp, micro_batches = estimate.parallelism.pp, estimate.parallelism.micro_batches
     parts = dict.fromkeys(_PASS_PARTS, 0.0)

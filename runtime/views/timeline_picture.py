@@ -13,7 +13,6 @@ from kernelcast.runtime.views.page import (
     Markup,
     drawn_stages,
     element,
-    legend,
     number,
     picture,
     raw,
@@ -59,10 +58,7 @@ class Window:
 
 
 def timeline_picture(estimate: Estimate, timeline: StepTimeline) -> tuple[Markup, list[str]]:
-    """Draw a step, with notes on what is left out.
-
-    Long steps are cut in the middle; with more than 96 stages, the first and last 48 are drawn.
-    """
+    """Draw a step, long ones cut in the middle, at most 96 stages, with notes on what is left out."""
     windows = drawn_windows(estimate, timeline)
     stages, height = drawn_stages(timeline.stages)
     notes = []
@@ -243,10 +239,6 @@ def cut_marks(windows: list[Window], bottom: float) -> Iterator[Markup]:
     if len(windows) > 1:
         x = windows[1].left - _GAP / 2
         yield element("text", "⋯", x=x, y=(_TOP + bottom) / 2 + 4, class_="cut")
-
-
-def timeline_legend(estimate: Estimate) -> Markup:
-    return legend(legend_entries(estimate))
 
 
 def legend_entries(estimate: Estimate) -> list[tuple[str, str]]:

@@ -44,9 +44,8 @@ ORDER BY 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12
 def distrust(name: str, databases: Sequence[Path]) -> list[tuple[Path, Reverted]]:
     """Take nothing from a source any more, and take back what was pulled from it; rows of a second source stay.
 
-    Raises:
-        UsageError: the source is unknown.
-        DataError: a database cannot be opened or written; it is unchanged then, the source is distrusted.
+    UsageError for an unknown source; DataError where a database cannot be opened or written: it is unchanged then, and
+    the source is distrusted.
     """
     sources = read_sources()
     if name not in (known := [one.name for one in sources]):
@@ -100,10 +99,8 @@ def agreement(path: Path) -> list[Agreement]:
     """Agreement of all sites in a database, outliers first, then the largest differences.
 
     A site is an outlier if three or more sites measured an operator at three points or more, and it is more than 10 %
-    off, and more than three times as far off as the median site. Of two sites that differ, neither is named.
-
-    Raises:
-        DataError: the database cannot be read.
+    off, and more than three times as far off as the median site. Of two sites that differ, neither is named. DataError
+    where the database cannot be read.
     """
     check_file(path)
     sources = read_sources()

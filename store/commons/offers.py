@@ -141,9 +141,7 @@ class Measurements:
 def measurements(device: str) -> Measurements:
     """The rows of a device and the software with the most of them, from every source, in a database of the cache.
 
-    Raises:
-        UsageError: no source has the device.
-        DataError: as `pull`.
+    UsageError where no source has the device; errors as `pull`.
     """
     found = offers((device,))
     if not found or not found[0].parts[0].hardware:

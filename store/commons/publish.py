@@ -112,9 +112,8 @@ def publish(
     names are deleted. What `about` does not state, and no `bundles`, `fabrics` or `stacks`, stay as they were. A dry
     run writes nothing there. `with_parquet` (of extra `parquet`) also writes samples as Parquet, then and from then on.
 
-    Raises:
-        DataError: the folder is no commons and not empty, is signed while no key is given, or cannot be written; the
-            database is not sound; a bundle, fabric or stack is not.
+    DataError where the folder is no commons and not empty, is signed while no key is given, or cannot be written, or
+    where the database, a bundle, fabric or stack is not sound.
     """
     before = _commons(folder)
     is_signed = signature_path(folder / INDEX_FILE).exists()
@@ -129,9 +128,8 @@ def publish(
         writer = _Writer(target=target, folder=folder, before=before, with_parquet=with_parquet)
         with foreign_database(database, max_size_bytes=max_size_bytes) as connection, reported(database):
             parts = tuple(writer.parts(connection, database, with_notes))
-            merged = connection.execute("SELECT count(*) FROM merged_row WHERE table_name = 'sample'")
-            [merged_samples] = merged.fetchone()
             described = {table: _described(connection, table, parts) for table in _DESCRIBED}
+            merged_samples = _merged_samples(connection)
         index = Index(
             published_at=utc_now(),
             kernelcast_version=version("kernelcast"),
@@ -321,6 +319,11 @@ def _plan(connection: sqlite3.Connection, with_notes: bool) -> Iterator[tuple[di
     )
     if count:
         yield {"run": "", "operator": "", "rows": count}, Selection(conditions={**_NOTHING, **others})
+
+
+def _merged_samples(connection: sqlite3.Connection) -> int:
+    found = connection.execute("SELECT count(*) FROM merged_row WHERE table_name = 'sample'").fetchone()
+    return int(found[0])
 
 
 def _described(connection: sqlite3.Connection, table: str, parts: Sequence[Part]) -> dict[str, str]:

@@ -55,8 +55,7 @@ class Transfer:
     def download(self, name: str, target: Path, *, size_bytes: int, digest: str) -> None:
         """A file with a known digest. What is in `target` already is kept, and only the rest is asked for.
 
-        Raises:
-            Missing, Interrupted, DataError: as `read`, or its size or digest is another; then `target` is deleted.
+        Errors as `read`; DataError where its size or digest is another: `target` is deleted then.
         """
         for attempt in range(_ATTEMPTS):
             have = target.stat().st_size if target.exists() else 0

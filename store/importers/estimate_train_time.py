@@ -139,9 +139,7 @@ def read_estimate_train_time(
 
     Files without a layout in their name repeat rows of files with a layout; the repeated rows are left out.
     `on_progress` gets the number of files read, the number in the folder, and the last file's function.
-
-    Raises:
-        DataError: not such a folder, a file differs from its name, or, with `strict`, a line is malformed.
+    DataError for another folder, where a file differs from its name, or, with `strict`, where a line is malformed.
     """
     parsed = Parsed(strict=strict)
     for directory in directories:
@@ -280,10 +278,8 @@ class PublishedError:
 def read_published_errors(directory: Path) -> tuple[PublishedError, ...]:
     """Errors in a site's folder, in the order of the table of operators, then by layout.
 
-    Functions without an operator are left out.
-
-    Raises:
-        DataError: no such folder, a file is not such a list, or a line is malformed.
+    Functions without an operator are left out. DataError without such a folder, or where a file is not such a list, or
+    a line is malformed.
     """
     device = data_files(directory)[0].gpu
     paths = [path for part in ("operator", "nccl") if (path := directory / part / f"{device}.csv").is_file()]

@@ -116,8 +116,7 @@ class Parsed(Skipped):
     def keep_variants(self, names: Sequence[str]) -> None:
         """Keep only the variants `names` of operators (per direction and dtype) that have any of them.
 
-        Raises:
-            UsageError: no sample has one of these variants; lists the variants that exist.
+        UsageError where no sample has one of these variants; it lists the variants that exist.
         """
         groups: dict[tuple[str, Direction, str], set[str]] = {}
         for measured in self.runs:
@@ -146,11 +145,7 @@ class Parsed(Skipped):
         return sum(len(measured.samples) for measured in self.runs)
 
     def checked(self, paths: Sequence[Path]) -> Self:
-        """Itself, if it has samples.
-
-        Raises:
-            DataError: no sample; names the first malformed line, or the rows left out.
-        """
+        """Itself, if it has samples; else a DataError names the first malformed line, or the rows left out."""
         if self.sample_count:
             return self
         what = ", ".join(map(str, paths))
@@ -200,11 +195,7 @@ def reader(read_one: Callable[[Path, Description, Parsed], None], repository: st
 
 
 def checked_direction(operator: Operator, text: str) -> Direction:
-    """The direction `text`; if empty, the operator's only direction.
-
-    Raises:
-        Malformed: the operator lacks the direction, or `text` is empty and it has several.
-    """
+    """The direction `text`; if empty, the operator's only direction. Malformed if it has no such direction."""
     expected = " or ".join(operator.costs)
     if not text and len(operator.costs) == 1:
         return next(iter(operator.costs))
@@ -230,12 +221,9 @@ class Imported:
 
 
 def store_parsed(database: Database, parsed: Parsed) -> Imported:
-    """Store all runs in one transaction. Repeating it adds nothing.
+    """Store all runs in one transaction. Repeating it adds nothing; DataError where the database cannot be written.
 
     Doubtful samples are flagged (doubts.py); samples of one device and fabric are compared.
-
-    Raises:
-        DataError: the database cannot be written.
     """
     together: dict[tuple[ComputeFingerprint, FabricFingerprint | None], list[MeasuredRun]] = {}
     for measured in parsed.runs:

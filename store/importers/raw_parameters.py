@@ -45,10 +45,8 @@ def workload_vector(row: Operator, role: str, given: Values) -> tuple[int, ...]:
     """Workload vector of an operator in a role at raw parameters, keys as in `SYMBOLS` (or `RAW_VOCABULARY`).
 
     By default tp is 1, h_kv is h, f is 4 d, and an optimizer's parameters follow from d, tp, layers and the vocabulary
-    (Table III).
-
-    Raises:
-        Malformed: no step calls the operator in that role, a parameter is missing, or a division leaves a remainder.
+    (Table III). Malformed where no step calls the operator in that role, a parameter is missing, or a division leaves a
+    remainder.
     """
     needed, features = needed_symbols(row.name, role), ", ".join(row.features)
     if not needed:

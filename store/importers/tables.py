@@ -96,8 +96,7 @@ class TextFile(SourceFile):
 def read_text_file(path: Path, *, limit: int = MAX_FILE_BYTES) -> TextFile:
     """Read a UTF-8 text file (a byte order mark is dropped).
 
-    Raises:
-        DataError: missing, not a file, unreadable, empty, larger than `limit` bytes, or not text.
+    DataError where it is missing, not a file, unreadable, empty, larger than `limit` bytes, or not text.
     """
     content = _read_content(path, limit)
     if not content.strip():
@@ -195,11 +194,7 @@ class Table(SourceFile):
     columns: tuple[str, ...]
 
     def require(self, columns: Sequence[str], what: str) -> None:
-        """Check the header.
-
-        Raises:
-            DataError: one of `columns` is missing, or a name appears twice; `what` is the expected file.
-        """
+        """Refuse a header without one of `columns`, or with a name twice (DataError); `what` is the expected file."""
         if missing := [name for name in columns if name not in self.columns]:
             found = ", ".join(self.columns)
             raise DataError(f"{self.path}: is not {what}: no column {missing[0]!r}; found {found!r:.120}")
@@ -270,9 +265,7 @@ class ParquetTable(Table):
     def read(cls, path: Path) -> "ParquetTable":
         """Open a Parquet file.
 
-        Raises:
-            DataError: missing, not a file, unreadable, too large, without rows, or not a Parquet file.
-            UsageError: pyarrow is not installed.
+        DataError as `read_text_file`, or where it is no Parquet file; UsageError where pyarrow is not installed.
         """
         content = _read_content(path)
         if content.startswith(_LFS_POINTER):

@@ -71,6 +71,12 @@ SCRIPT = """#!/bin/bash
 #KERNELCAST micro_batch=1 micro_batches=3 steps=1e6
 srun true
 """
+MERGED = """apiVersion: batch/v1
+kind: Job
+metadata: {name: one}
+spec:
+  template: &pod {<<: {spec: {}}}
+"""
 # Products and a gelu of an annotated step on a CPU.
 CALLS = [("aten::mm", [[64, 32], [32, 8]])] * 3 + [
     ("aten::mm", [[64, 8], [8, 32]]),
@@ -91,14 +97,19 @@ LAYOUT = """torchrun --nproc-per-node 2 pretrain_gpt.py --tensor-model-parallel-
   --global-batch-size 4 --weight-decay 0.1
 """
 MORE = "".join(f"2026-02-01T00:00,2026-02-{day:02}T{day:02}:00,{day},failed,fan\n" for day in range(2, 16, 2))
-_SEARCH = re.compile(r"[\d.]+ s$", re.MULTILINE)
+_SEARCH = re.compile(r"(?:(?<=memory, )|(?<=^ {10}))[\d.]+ s$", re.MULTILINE)
 # Digests, last digits, memory, and what is fitted to measured steps: intervals, grades.
 _VARIES = re.compile(
-    r"\b[0-9a-f]{12,64}\b|(?<=\.)\d{6,}|[\d.,]+(?= days at)|[\d.,]+(?= [KMG]i?B\b(?!/))|\(\d+ simulated, \d+ pruned"
+    r"(?<!\.)\b[0-9a-f]{12,64}\b|(?<=\.\d{3})\d{3,}|[\d.,]+(?= (?:days|min) at)|[\d.,]+(?= [KMG]i?B\b(?!/))"
+    r'|\(\d+ simulated, \d+ pruned|"p\d\d": \S+|nterval(?:_s)?": \[[^]]*'
     r"|slower than \d+ %|\(90 %: [\d.]+ to [\d.]+\)|^(?:grade|interval) .*$"
     r"|\([\d.]+(?: [mµ]?s)? to [\d.]+ [mµ]?s(?:, 90 %)?\)",
     re.MULTILINE,
 )
+
+_STYLES = re.compile(r"<(style|script)\b.*?</\1>", re.DOTALL)
+# Inner lines of JSON, joined.
+_DEEP = re.compile(r'\n +(?=["\]}[{])|(?<=[\[,])\n +(?=[-\d.#tfn]+,?$)', re.MULTILINE)
 
 
 @pytest.fixture
@@ -115,6 +126,7 @@ def folder(
     shutil.copy(DATA / "small.db", tmp_path)
     files = {"jobs.csv": JOBS, "more.csv": JOBS + MORE, "job.sbatch": SCRIPT, "train.sh": LAYOUT,
              "step.json": json.dumps(STEP), "runs.toml": RUNS,
+             "array.sbatch": SCRIPT.replace("#SBATCH", "#SBATCH --array=0-1"), "merge.yaml": MERGED,
              "one.toml": RUNS[: RUNS.index("[[runs]]\npp")]}  # fmt: skip
     for name, text in files.items():
         (tmp_path / name).write_text(text)
@@ -138,11 +150,15 @@ def folder(
 def test_commands_print_what_they_did(folder: Path) -> None:
     text, found = TEXTS.read_text(encoding="utf-8"), StringIO()
     with chdir(folder), redirect_stdout(found), redirect_stderr(found):
-        for command in re.findall(r"^\$ (kernelcast .*)$", text, re.MULTILINE):
+        for command in re.findall(r"^\$ ((?:kernelcast|cat) .*)$", text, re.MULTILINE):
             print(f"$ {command}")
-            ended(*shlex.split(command)[1:])
+            program, *words = shlex.split(command)
+            if program == "kernelcast":
+                ended(*words)
+            else:  # a file that a command wrote, without the styles and scripts of a page
+                print(_STYLES.sub("", Path(words[0]).read_text(encoding="utf-8")))
     said = _SEARCH.sub("# s", found.getvalue().replace(str(folder), "HERE"))
-    printed = _VARIES.sub(lambda match: len(match[0]) * "#", said)
+    printed = _DEEP.sub(" ", _VARIES.sub(lambda match: len(match[0]) * "#", said))
     if "WRITE_WHOLE_TEXTS" in os.environ:
         TEXTS.write_text(printed, encoding="utf-8")
     assert printed == text

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import polygamma, psi
 
-from kernelcast.plan.failures import fit, published_sites, rate_of, stated_rate
+from kernelcast.plan.failures import fit, observed_rate, published_sites, rate_of, stated_rate
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.hardware.devices import devices
 
@@ -70,6 +70,33 @@ def test_times_without_a_failure_lengthen_the_mean() -> None:
     assert few is not None
     assert few.kind == "exponential"
     assert few.shape_interval is None
+
+
+@pytest.mark.parametrize(
+    ("gaps_s", "expected"),
+    [
+        ((100.0,) * 5, (1, 240, 0.0231163, 0.4124329, 1.6177812)),
+        ((10.0, 500.0, 900.0, 40.0, 20.0), (0.5735063, 569.0399581, 1.3569905, 0.2411862, 1.0990133)),
+        ((10.0, 10.0, 10.0, 10.0, 2000.0), (0.3792331, 898.3561498, 5.9218855, 0.1658221, 0.6864977)),
+    ],
+)
+def test_shapes_of_five_failures(gaps_s: tuple[float, ...], expected: tuple[float, ...]) -> None:
+    found = fit(gaps_s, [700.0])
+    assert found is not None
+    values = (found.shape, found.mean_s, found.gain, *(found.shape_interval or ()))
+    assert (found.events, found.censored) == (5, 1)
+    assert values == pytest.approx(expected, rel=1e-5)
+
+
+def test_rates_of_sites_and_of_own_counts() -> None:
+    ampere = rate_of("Ampere")
+    assert (ampere.events, ampere.mean, *ampere.interval()) == pytest.approx(
+        (1.5641286, 6.4394227, 0.8132495, 16.4967344), rel=1e-5
+    )
+    assert ampere.per_s(nodes=3, gpus_per_node=4) == pytest.approx(1.1179553e-7)
+    own = observed_rate(3, 2000.0, 4)
+    assert (own.events, own.thousands, own.origin) == (3.5, 1.0, "3 failures in 2,000 node-days")
+    assert observed_rate(0, 0.0, 8).thousands == 1e-9
 
 
 def test_a_rate_has_the_scatter_of_one_more_site() -> None:

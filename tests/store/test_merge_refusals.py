@@ -23,7 +23,8 @@ from kernelcast.store import (
     merge_databases,
 )
 from kernelcast.store.canonical import record_digest
-from kernelcast.store.sample_rows import meaning_digest, stored_samples
+from kernelcast.store.records import sample_digest
+from kernelcast.store.sample_rows import stored_samples
 
 SampleMaker = Callable[..., Sample]
 TraceAdder = Callable[..., IngestedTrace]
@@ -133,7 +134,8 @@ def test_a_vector_that_makes_no_sense_is_refused_although_its_id_matches(
     database.add_samples([make_sample()])
     [stored] = stored_samples(database.connection)
     database.close()
-    forged_id = meaning_digest({**stored.columns, "vector": json.loads(vector)}, stored)
+    columns = {**stored.columns, "vector": json.loads(vector)}
+    forged_id = sample_digest(columns, stored.repetitions, stored.flags)
     tamper(database.path, f"UPDATE sample SET vector = '{vector}', id = '{forged_id}'")
     assert "bench.db: sample " in refused([database.path], other)
 

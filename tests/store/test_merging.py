@@ -191,12 +191,12 @@ def test_wording_of_another_version_is_no_difference(database: Database, other: 
 KILLED = """
 import os, signal, sys
 from kernelcast.store import copying, merge_databases
-rows = copying._Copy.rows
+of = copying._Copy.of
 def killed(self, table, where, parameters):
     if table == "step":  # the samples are written, far beyond what fits into the page cache
         os.kill(os.getpid(), signal.SIGKILL)
-    return rows(self, table, where, parameters)
-copying._Copy.rows = killed
+    return of(self, table, where, parameters)
+copying._Copy.of = killed
 merge_databases([sys.argv[1]], sys.argv[2])
 """
 

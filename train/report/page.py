@@ -46,10 +46,7 @@ def write_report(
 ) -> Path:
     """Write the page into `directory`, which is made; an existing page is replaced as a whole.
 
-    The same training gives the same bytes. Returns the page's path.
-
-    Raises:
-        DataError: the folder or the file cannot be written.
+    The same training gives the same bytes. Returns the page's path; DataError where it cannot be written.
     """
     content, path = page(figures, on_progress=on_progress), directory / FILE_NAME
     with system_errors(f"report {directory}", "cannot be made"):

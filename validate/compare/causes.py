@@ -40,11 +40,8 @@ def find_causes(
     """The causes that cost at least `LEAST_SHARE` of the step, the longest first; their times may overlap."""
     step_s = traced.step_s(traced.typical)
     clocks = list(_clocks(operators))
-    slowdown = (
-        1.0
-        if not clocks
-        else 1 + clocks[0].excess_s / sum(row.predicted_s or 0.0 for row in _products(operators))
-    )
+    products_s = sum(row.predicted_s or 0.0 for row in _products(operators))
+    slowdown = 1 + clocks[0].excess_s / products_s if clocks else 1.0
     found = [
         *_attention(operators, slowdown, estimate.parallelism.attention_kernel),
         *_slow_ranks(traced),
@@ -55,14 +52,11 @@ def find_causes(
         *_unknown_kernels(operators),
         *_uneven(traced),
     ]
+    costly = [one for one in found if one.excess_s >= LEAST_SHARE * step_s]
     # Waiting for a slow rank or a late host has its cause there.
-    explains = any(
-        one.kind in ("rank", "link", "host") and one.excess_s >= LEAST_SHARE * step_s for one in found
-    )
-    named = [one for one in found if one.kind != "waiting" or not explains]
-    return tuple(
-        sorted((one for one in named if one.excess_s >= LEAST_SHARE * step_s), key=lambda one: -one.excess_s)
-    )
+    explains = any(one.kind in ("rank", "link", "host") for one in costly)
+    named = [one for one in costly if one.kind != "waiting" or not explains]
+    return tuple(sorted(named, key=lambda one: -one.excess_s))
 
 
 def _attention(operators: Sequence[Row], slowdown: float, kernel: str) -> Iterator[Cause]:
@@ -77,11 +71,7 @@ def _attention(operators: Sequence[Row], slowdown: float, kernel: str) -> Iterat
     ]
     ran = [name for name in _KIND_OF_ATTENTION if any(r.operator == name and r.measured_s for r in rows)]
     if expected and ran != expected:
-        named = (
-            " and ".join(ran).replace("softmax", "products with a softmax")
-            if ran
-            else "no kernel that is known"
-        )
+        named = " and ".join(ran).replace("softmax", "products with a softmax") or "no kernel that is known"
         line = f"attention ran as {named}, predicted is {expected[0]}: not the expected attention kernel"
     else:
         predicted_s = sum(row.predicted_s or 0.0 for row in rows)

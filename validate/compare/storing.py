@@ -10,6 +10,7 @@ from kernelcast.collector.ingest import ingest_traces
 from kernelcast.collector.ingest.open_traces import is_database, trace_files
 from kernelcast.runtime import Estimate, load_model
 from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.json_text import values_of
 from kernelcast.runtime.output_file import write_bytes
 from kernelcast.runtime.request.fields import LAYOUT
 from kernelcast.runtime.request.models import built_in_names
@@ -22,18 +23,15 @@ from kernelcast.validate.run_steps import layout_columns, store_predictions
 _NAME = "compared"
 
 
-def runs_toml(compared: ComparedStep, *, site: str, source: str, device: str = "", fabric: str = "") -> str:
-    """The step as a runs file (docs/validation.md, Runs files): the shortest time, as it counts there, and the mean."""
+def runs_toml(compared: ComparedStep, *, site: str, **about: str) -> str:
+    """The step as a runs file (docs/validation.md, Runs files): the shortest time, as it counts there, and the mean.
+
+    `about` are texts of the file: source, device and fabric.
+    """
     estimate = compared.estimate
     hardware = compared.traced.hardware if compared.traced else "; ".join(estimate.provenance.compute)
-    about = {
-        "site": site,
-        "hardware": hardware or "not recorded",
-        "source": source,
-        "device": device,
-        "fabric": fabric,
-    }
-    values: dict[str, Any] = {name: value for name, value in about.items() if value}
+    values: dict[str, Any] = {"site": site, "hardware": hardware or "not recorded"}
+    values |= {name: value for name, value in about.items() if value}
     model = estimate.model
     is_built_in = model.name in built_in_names() and model == load_model(
         model.name, sequence_length=model.sequence_length
@@ -44,8 +42,7 @@ def runs_toml(compared: ComparedStep, *, site: str, source: str, device: str = "
         "model": model.name if is_built_in else _NAME,
         "sequence_length": model.sequence_length,
         **_layout(estimate),
-        "gpus_per_node": estimate.cluster.gpus_per_node,
-        "bucket_entries": estimate.bucket_entries,
+        **values_of(estimate, "cluster.gpus_per_node", "bucket_entries"),
         "measured_s": min(compared.steps_s),
         "mean_s": fmean(compared.steps_s),
     }
@@ -87,11 +84,8 @@ def keep_in_database(compared: ComparedStep, traces: Sequence[Path], database_pa
             **layout_columns(estimate.parallelism),
             dtype=estimate.provenance.dtype,
             options=_layout(estimate, is_whole=True)
-            | {
-                "gpus_per_node": estimate.cluster.gpus_per_node,
-                "bucket_entries": estimate.bucket_entries,
-                PROFILED: True,
-            },
+            | values_of(estimate, "cluster.gpus_per_node", "bucket_entries")
+            | {PROFILED: True},
             components_s={f"part {row.name}": row.measured_s for row in compared.parts if row.measured_s},
         )
         found = database.add(step)

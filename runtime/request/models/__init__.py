@@ -61,14 +61,10 @@ def unknown_model(asked: str, names: Iterable[str], more: str) -> UsageError:
 
 
 def load_model(name_or_path: str | os.PathLike[str], *, sequence_length: int | None = None) -> ModelConfig:
-    """The model that `name_or_path` means, as `find_model` finds it.
+    """The model that `name_or_path` means, as `find_model` finds it. Errors as `find_model`.
 
     >>> load_model("llama-2-7b").mlp_size
     11008
-
-    Raises:
-        DataError: as `find_model`.
-        UsageError: as `find_model`.
     """
     return find_model(name_or_path, sequence_length=sequence_length).model
 
@@ -82,12 +78,9 @@ def find_model(name_or_path: str | os.PathLike[str], *, sequence_length: int | N
     - A Hugging Face `config.json` as downloaded, whatever the file is called, or the folder that holds one:
       known by its `model_type` (see `from_huggingface`).
 
-    `sequence_length` replaces the model's own.
-
-    Raises:
-        DataError: the file is missing, unreadable, or not TOML or JSON.
-        UsageError: no such model, another family, or a field that is unknown, missing or wrong. One line that
-            names file, field, what was found and what was expected.
+    `sequence_length` replaces the model's own. DataError where the file is missing, unreadable, or not TOML or JSON;
+    UsageError for no such model, another family, or a field that is unknown, missing or wrong. One line that names
+    file, field, what was found and what was expected.
     """
     return _find(name_or_path).with_length(sequence_length)
 

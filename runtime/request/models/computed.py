@@ -47,10 +47,7 @@ def plain(default: str = "gelu") -> Reader:
 def biases(
     attention: str, mlp: str = "", *, default: bool = False, attention_means: str = "attention"
 ) -> Reader:
-    """Which linears have a bias, from the names of two flags; without a second one the MLP has none.
-
-    `attention_means` is "qkv" where the output projection has none.
-    """
+    """Which linears have a bias, by the names of two flags; the attention's may be "qkv" alone."""
 
     def read(config: Config, _: Mapping[str, Any]) -> str:
         of_attention = config.flag(attention, default=default)
@@ -133,10 +130,7 @@ def window(default: int = 0, *, names: Sequence[str] = ("sliding_window",), inte
 
 
 def global_interval(interval: int = 0) -> Reader:
-    """Every n-th layer looks back to the first token; 0: none does.
-
-    `interval` is the family's where the configuration gives neither it nor the layers one by one.
-    """
+    """Every n-th layer looks back to the first token; 0: none does; `interval` is the family's, for want of another."""
 
     def read(config: Config, given: Mapping[str, Any]) -> int:
         if not config.flag("use_sliding_window", default=True):

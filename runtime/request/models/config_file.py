@@ -23,11 +23,7 @@ class Config:
         return any(self.values.get(name) is not None for name in names)
 
     def read(self, names: tuple[str, ...], kind: FieldType) -> Any:
-        """The value of a field, None where it is absent.
-
-        Raises:
-            UsageError: it is not of this kind; names the field, what was found and what was expected.
-        """
+        """The value of a field, None where it is absent; UsageError where it is not of this kind."""
         for name in names:
             value = self.values.get(name)
             if value is not None:
@@ -36,11 +32,7 @@ class Config:
         return None
 
     def needed(self, names: tuple[str, ...], kind: FieldType) -> Any:
-        """The value of a required field.
-
-        Raises:
-            UsageError: it is not, or not of this kind.
-        """
+        """The value of a required field; UsageError where it is not, or not of this kind."""
         value = self.read(names, kind)
         if value is None:
             raise UsageError(f"field {names[0]} is missing, expected {kind.expected}")

@@ -32,9 +32,8 @@ def from_huggingface(values: Mapping[str, Any], path: Path) -> FoundModel:
     - Attention is the fused kernel (flash); dropout is left out, as in the operators that are measured.
     - The name is the last part of `_name_or_path`, else that of the file, or of its folder for a `config.json`.
 
-    Raises:
-        UsageError: another family, quantised weights, or a field that is missing or wrong; one line that names
-            file, field, what was found and what was expected.
+    UsageError for another family, quantised weights, or a field that is missing or wrong; one line that names file,
+    field, what was found and what was expected.
     """
     where = model_file(path)
     with error_context(where):
@@ -66,11 +65,7 @@ def _text_part(config: Config) -> tuple[Config, list[str]]:
 
 
 def _stored(config: Config) -> list[str]:
-    """A note about weights that are stored in fewer bits than they were trained in.
-
-    Raises:
-        UsageError: they are quantised in another way.
-    """
+    """A note about weights stored in fewer bits than they were trained in; UsageError for other quantised ones."""
     quantised = config.values.get("quantization_config")
     if quantised is None:
         return []

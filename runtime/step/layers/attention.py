@@ -5,6 +5,8 @@ low-rank vector; a part of a head is rotated. The projections to low ranks are w
 tensor-parallel group, as in Megatron-core.
 """
 
+from typing import Any
+
 from kernelcast.runtime.operators import Direction
 from kernelcast.runtime.step.layers.attention_core import attention_core, core_gradient_bytes
 from kernelcast.runtime.step.layers.linear import bias, dropout, linear
@@ -17,16 +19,7 @@ _ROTATIONS = 7
 """Times that torch's operators read and write the rotated part: forward to order it by halves (1), to negate and turn
 them (1.5), to multiply by cosines and sines (2), to add (1.5) and to put it back (1); backward they are 8.5."""
 OUTPUT = "attention_output"
-
-
-def has_qkv_bias(s: Sizes) -> bool:
-    """Whether the QKV projection has a bias."""
-    return s.model.biases in ("all", "attention", "qkv")
-
-
-def has_output_bias(s: Sizes) -> bool:
-    """Whether the output projection has a bias; it is added to the summed product."""
-    return s.model.biases in ("all", "attention")
+_UP = "mla_up_proj"
 
 
 def column_products(s: Sizes) -> tuple[str, ...]:
@@ -37,36 +30,23 @@ def column_products(s: Sizes) -> tuple[str, ...]:
 
 
 def attention(s: Sizes) -> Ops:
-    """Attention of one layer from its normalized input to its output; column-parallel, then row-parallel.
-
-    Parameters: (a + 2k)(d + β)/tp for queries, keys and values, d(a + β)/tp for the output; β = 1 with a bias, else 0;
-    a = h · head size, k = h_kv · head size; a gate has the parameters of queries. Biases are divided by tp as
-    Table III prints them.
+    """Attention of one layer; column-parallel, then row-parallel. Parameters: (a + 2k)(d + β)/tp and d(a + β)/tp; β = 1
+    with a bias, else 0; a = h · head size, k = h_kv · head size; a gate as queries. Biases are divided by tp as Table
+    III prints them.
     """
-    late = s.element_bytes * (s.tokens * s.attention_width + s.local_tokens * s.hidden)
+    shape, late = (
+        (s.tokens, s.attention_width, s.hidden),
+        s.tokens * s.attention_width + s.local_tokens * s.hidden,
+    )
+    # Added to the summed product.
+    has_bias = s.model.biases in ("all", "attention") and not s.model.kv_rank
+    kept: dict[str, Any] = {"keeps_input": True, "late": s.element_bytes * late}
     return (
         *(_latent_projections(s) if s.model.kv_rank else _projections(s)),
         *attention_core(s),
         *_output_gate(s),
-        *linear(
-            s,
-            "attention",
-            OUTPUT,
-            s.tokens,
-            s.attention_width,
-            s.hidden,
-            gathers=Direction.BACKWARD,
-            saves=s.input_bytes("attention", OUTPUT) * s.tokens * s.attention_width,
-            late=late,
-        ),
-        bias(
-            s,
-            "attention_output_bias",
-            s.local_tokens,
-            s.hidden,
-            has=has_output_bias(s) and not s.model.kv_rank,
-            parameters=s.hidden // s.tp,
-        ),
+        *linear(s, "attention", OUTPUT, *shape, gathers=Direction.BACKWARD, **kept),
+        bias(s, "attention_output_bias", s.local_tokens, s.hidden, has=has_bias, parameters=s.hidden // s.tp),
         dropout(s, "attention_output_dropout"),
     )
 
@@ -80,8 +60,15 @@ def _projections(s: Sizes) -> Ops:
     model, rows = s.model, s.tokens
     gates = (s.query_width,) if model.attention_gate else ()
     width = s.qkv_width + sum(gates)
-    heads = (1 + len(gates)) * model.attention_heads + 2 * model.kv_heads
+    columns = (s.query_width + sum(gates), s.kv_width, s.kv_width)
     late = s.element_bytes * (s.local_tokens * s.hidden + rows * width)
+    # Of all heads: a bias is divided by tp as a whole.
+    biases = ((1 + len(gates)) * model.attention_heads + 2 * model.kv_heads) * model.head_size // s.tp
+    has_bias = model.biases in ("all", "attention", "qkv")
+    shape = (s.micro_batch, s.length, s.heads, s.kv_heads, model.rotated_size)
+    kept: dict[str, Any] = {"saves": s.element_bytes * rows * _core_input_width(s), "needs": "output"}
+    heads = (("query", s.heads), ("key", s.kv_heads)) if model.qk_norm else ()
+    rope = "rope" if s.eager == "none" else "eager_rope"
     return (
         *linear(
             s,
@@ -90,29 +77,14 @@ def _projections(s: Sizes) -> Ops:
             rows,
             s.hidden,
             width,
-            columns=(s.query_width + sum(gates), s.kv_width, s.kv_width),
+            columns=columns,
             gathers=Direction.FORWARD,
             late=late,
         ),
-        bias(s, "qkv_bias", rows, width, has=has_qkv_bias(s), parameters=heads * model.head_size // s.tp),
+        bias(s, "qkv_bias", rows, width, has=has_bias, parameters=biases),
         op("qkv_split", "qkv_split", rows, width),
-        *(
-            _head_norm(s, name, heads)
-            for name, heads in (("query", s.heads), ("key", s.kv_heads))
-            if model.qk_norm
-        ),
-        op(
-            "rope",
-            "rope" if s.eager == "none" else "eager_rope",
-            s.micro_batch,
-            s.length,
-            s.heads,
-            s.kv_heads,
-            model.rotated_size,
-            count=int(s.rotates),
-            saves=s.element_bytes * rows * _core_input_width(s),
-            needs="output",
-        ),
+        *(_head_norm(s, name, count) for name, count in heads),
+        op("rope", rope, *shape, count=int(s.rotates), **kept),
         *_sinks(s),
     )
 
@@ -136,10 +108,8 @@ def _sinks(s: Sizes) -> Ops:
 
 
 def _core_input_width(s: Sizes) -> Number:
-    """Entries per token of the tensors that attention reads.
-
-    Rotated queries and keys are tensors of their own; the values, where they are a view, keep the whole QKV product
-    too.
+    """Entries per token of the tensors that attention reads: rotated queries and keys are their own; values, where a
+    view, keep the whole QKV product.
     """
     repeats = s.model.attention != "flash" and s.model.kv_heads < s.model.attention_heads
     if s.modules.copies_attention_inputs:
@@ -157,57 +127,26 @@ def _latent_projections(s: Sizes) -> Ops:
     down_width = kv_rank + model.rotated_size
     # Keys without the rotated part, and values.
     up_width = s.heads * (model.head_size - model.rotated_size + model.value_size)
-    queries = linear(
-        s, "attention", "qkv", rows, s.hidden, s.query_width, late=element * rows * s.query_width
-    )
+
+    def projected(role: str, m: Number, k: Number, n: Number, late: Number, **others: Any) -> Ops:
+        return linear(s, "attention", role, m, k, n, late=element * late, **others)
+
+    queries = projected("qkv", rows, s.hidden, s.query_width, rows * s.query_width)
     if q_rank:
+        late = rows * (q_rank + s.query_width)
         queries = (
-            *linear(
-                s, "attention", "query_down", s.local_tokens, s.hidden, q_rank, late=element * rows * q_rank
-            ),
+            *projected("query_down", s.local_tokens, s.hidden, q_rank, rows * q_rank),
             *_rank_norm(s, "query_rank_norm", q_rank, before=q_rank),
-            *linear(
-                s,
-                "attention",
-                "query_up",
-                rows,
-                q_rank,
-                s.query_width,
-                late=element * rows * (q_rank + s.query_width),
-                module="mla_up_proj",
-            ),
+            *projected("query_up", rows, q_rank, s.query_width, late, module=_UP),
         )
+    late = s.local_tokens * s.hidden + rows * down_width
+    kept: dict[str, Any] = {"saves": element * rows * _head_width(s), "needs": "output", "module": _UP}
     return (
         *queries,
-        *linear(
-            s,
-            "attention",
-            "kv_down",
-            s.local_tokens,
-            s.hidden,
-            down_width,
-            late=element * (s.local_tokens * s.hidden + rows * down_width),
-        ),
+        *projected("kv_down", s.local_tokens, s.hidden, down_width, late),
         *_rank_norm(s, "kv_rank_norm", kv_rank, before=down_width),
-        *linear(
-            s,
-            "attention",
-            "kv_up",
-            rows,
-            kv_rank,
-            up_width,
-            late=element * rows * (kv_rank + up_width),
-            module="mla_up_proj",
-        ),
-        op(
-            "heads",
-            "copy",
-            rows,
-            _copied_width(s),
-            saves=element * rows * _head_width(s),
-            needs="output",
-            module="mla_up_proj",
-        ),
+        *projected("kv_up", rows, kv_rank, up_width, rows * (kv_rank + up_width), module=_UP),
+        op("heads", "copy", rows, _copied_width(s), **kept),
         *_sinks(s),
     )
 
@@ -215,19 +154,12 @@ def _latent_projections(s: Sizes) -> Ops:
 def _rank_norm(s: Sizes, name: str, rank: int, *, before: int) -> Ops:
     """The norm of a low rank, which a linear alone reads; of its input `before` entries per token are kept."""
     rows = s.tokens if s.modules.keeps_gathered else s.local_tokens
+    kept: dict[str, Any] = {"saves": s.input_bytes("attention", name) * rows * rank, "needs": "output"}
+    kept["module"] = _UP if s.modules.fuses_norms else ""
+    shape = (s.micro_batch, s.local_length, rank)
     return (
         Op(f"{name}_input", saves=s.element_bytes * s.local_tokens * before),
-        op(
-            name,
-            norm_operator(s),
-            s.micro_batch,
-            s.local_length,
-            rank,
-            parameters=rank,
-            saves=s.input_bytes("attention", name) * rows * rank,
-            needs="output",
-            module="mla_up_proj" if s.modules.fuses_norms else "",
-        ),
+        op(name, norm_operator(s), *shape, parameters=rank, **kept),
     )
 
 
@@ -237,11 +169,9 @@ def _head_width(s: Sizes) -> Number:
 
 
 def _copied_width(s: Sizes) -> Number:
-    """Entries per token that are read and written once, by torch's own operators.
-
-    Heads of queries and keys are put together from the part that is rotated and the part that is not, values taken
-    out of the product; backward, gradients are put together for both products. The kernel that rotates all at once
-    is an experiment of Megatron-core: without it the rotated part is copied and multiplied seven times.
+    """Entries per token that torch's own operators read and write once: heads put together of rotated and plain parts,
+    values taken out; backward for both products. Without Megatron-core's experimental kernel the rotated part is copied
+    and multiplied seven times.
     """
     rotated = s.heads * s.model.rotated_size
     return _head_width(s) - rotated // 2 + _ROTATIONS * int(s.rotates) * rotated

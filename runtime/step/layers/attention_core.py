@@ -17,12 +17,9 @@ _RING_BLOCKS = "attention_of_others"
 
 
 def attention_core(s: Sizes) -> Ops:
-    """Attention of one micro-batch on one device, with its exchange across the context-parallel group.
-
-    - A ring has a block for every device's keys: its own tokens are a causal block; of the others' it sees the early
-      part with all queries, or all keys with the late queries (the former is taken for all of them).
-    - Heads exchanged for tokens (all_to_all): whole sequences, and a cp-th of the heads.
-    - Gathered keys (all_gather): a cp-th of the queries, all keys; their gradients are summed and scattered.
+    """Attention of one micro-batch on one device with its exchange over cp: a ring has a causal block of its own
+    tokens, of others' all keys by half the queries; all_to_all whole sequences and a cp-th of the heads; all_gather a
+    cp-th of the queries and all keys, whose gradients are summed and scattered.
     """
     if s.model.attention != "flash":
         return _unfused(s)
@@ -69,8 +66,12 @@ def _unfused(s: Sizes) -> Ops:
     def core(name: str, operator: str, *shape: Number, **others: Any) -> Op:
         return op(name, operator, *shape, module="core_attn", **others)
 
+    def product(name: str, *shape: Number, saves: Number = 0) -> Op:
+        return core(name, "batched_gemm", batch, *shape, role=name, needs="input", saves=saves)
+
     heads = (s.micro_batch, s.heads, length, length)
     kept: dict[str, Any] = {"saves": s.element_bytes * scores, "needs": "output"}
+    dropped: dict[str, Any] = {"saves": scores * (s.element_bytes + s.mask_bytes) * s.drops, "count": s.drops}
     softmax: Ops = (
         core("mask", "causal_mask_fill", *heads),
         core("softmax", "softmax", *heads, **kept),
@@ -78,37 +79,17 @@ def _unfused(s: Sizes) -> Ops:
     if s.model.attention == "fused_softmax":
         softmax = (core("softmax", "fused_causal_softmax", batch, length, length, **kept),)
     return (
-        core(
-            "attention_scores",
-            "batched_gemm",
-            batch,
-            length,
-            size,
-            length,
-            role="attention_scores",
-            needs="input",
-        ),
+        product("attention_scores", length, size, length),
         *softmax,
         core(
             "attention_dropout",
             "dropout",
             s.tokens,
             s.heads * length,
-            count=s.drops,
-            saves=scores * (s.element_bytes + s.mask_bytes) * s.drops,
             needs="output" if s.drops else "",
+            **dropped,
         ),
-        core(
-            "attention_values",
-            "batched_gemm",
-            batch,
-            length,
-            length,
-            size,
-            role="attention_values",
-            saves=_own_output_bytes(s),
-            needs="input",
-        ),
+        product("attention_values", length, length, size, saves=_own_output_bytes(s)),
     )
 
 
@@ -145,17 +126,9 @@ def _ring(s: Sizes) -> Ops:
     block = (s.micro_batch, s.length, half, visible, *_heads(s, 1))
 
     def send(name: str, of_pass: str, entries: Number, direction: Direction) -> Op:
-        return op(
-            name,
-            "point_to_point",
-            entries,
-            nodes,
-            3 - nodes,
-            role="context",
-            count=count,
-            collective=of_pass,
-            overlaps=Overlap((_RING_BLOCKS,), direction),
-        )
+        under = Overlap((_RING_BLOCKS,), direction)
+        group: dict[str, Any] = {"role": "context", "count": count, "collective": of_pass, "overlaps": under}
+        return op(name, "point_to_point", entries, nodes, 3 - nodes, **group)
 
     return (
         send("send_keys_and_values", "forward", _kv_entries(s), Direction.FORWARD),

@@ -5,6 +5,8 @@ that hold their experts, whose products run as one grouped one, and sent back (M
 or DeepEP and HybridEP, which send a token once to a node).
 """
 
+from typing import Any
+
 import numpy as np
 
 from kernelcast.runtime.operators import Direction
@@ -53,11 +55,9 @@ def experts(s: Sizes) -> Ops:
 
 
 def _routed(s: Sizes) -> Ops:
-    """Router, exchange, the device's experts, exchange, combination.
-
-    Parameters: the router's d·E, and E more with biases or with sigmoid scores, which have a selection bias; for each
-    expert (branches + 1)·d·f, with biases branches·f + d more, times E / (ep · expert_tp) on a device. LatentMoE has
-    2·d·r more, and experts r in the place of d.
+    """Router, exchange, experts, exchange, combination. Parameters: router d·E, E more with biases or sigmoid scores;
+    an expert (branches + 1)·d·f, with biases branches·f + d more, times E / (ep · expert_tp). LatentMoE: 2·d·r more,
+    experts r for d.
     """
     model, size = s.model, s.routed_size
     # Rows of the fullest device's experts; devices that share an expert have each other's rows too.
@@ -76,32 +76,25 @@ def _routed(s: Sizes) -> Ops:
     routed = (s.local_tokens, model.experts_per_token, size)
     router_biases = model.experts if model.router == "sigmoid" or has_bias(s) else 0
     results = s.modules.kept_results * s.element_bytes * s.imbalance * s.sent_rows * size
+    scores = (s.local_tokens, model.experts)
+    routed_scores: dict[str, Any] = {
+        "saves": 2 * _SCORE_BYTES * s.local_tokens * model.experts,
+        "needs": "output",
+    }
+    read: dict[str, Any] = {"late": 2 * s.element_bytes * s.local_tokens * s.hidden}
+    read["parameters"] = model.experts * s.hidden + router_biases
+    padding: dict[str, Any] = {"role": PADDING, "count": pads}
     return (
-        plain_linear(
-            s,
-            "router",
-            s.local_tokens,
-            s.hidden,
-            model.experts,
-            parameters=model.experts * s.hidden + router_biases,
-            late=2 * s.element_bytes * s.local_tokens * s.hidden,
-        ),
-        op(
-            "routing",
-            "router",
-            s.local_tokens,
-            model.experts,
-            saves=2 * _SCORE_BYTES * s.local_tokens * model.experts,
-            needs="output",
-        ),
+        plain_linear(s, "router", s.local_tokens, s.hidden, model.experts, **read),
+        op("routing", "router", *scores, **routed_scores),
         *(_latent_down(s) if model.expert_latent_size else ()),
         op("permute", "permute", *routed, overlaps=under),
         *_exchanges(s, "dispatch", s.layout.fp8_dispatch, with_probabilities=True),
         _cut(s, "gather_rows", "all_gather", _sent_entries(s)),
         op("sort", "copy", rows, size, count=sorts),
-        op("pad_rows", "copy", rows, size, role=PADDING, count=pads),
+        op("pad_rows", "copy", rows, size, **padding),
         *_grouped_mlp(s, all_rows),
-        op("unpad_rows", "copy", rows, size, role=PADDING, count=pads),
+        op("unpad_rows", "copy", rows, size, **padding),
         op("sort_back", "copy", rows, size, count=sorts),
         _cut(s, "scatter_rows", "reduce_scatter", _sent_entries(s) * s.expert_tp),
         *_exchanges(s, "combine", False, with_probabilities=False),
@@ -122,75 +115,40 @@ def _grouped_mlp(s: Sizes, all_rows: Number) -> Ops:
     biases = (s.experts * branches * width, s.experts * size) if has_bias(s) else (0, 0)
     read = s.input_bytes("experts", up)
     of_rows, of_width = element * all_rows * size, element * all_rows * width
+    late = of_rows + branches * of_width
+    of_up: dict[str, Any] = {"saves": read * all_rows * size, "late": late, "bias": biases[0]}
+    of_down: dict[str, Any] = {"late": of_width + of_rows, "bias": biases[1]}
+    of_down["gradients"] = of_rows + of_width + weight_gradient_bytes(s, s.experts * width * size)
+    kept: dict[str, Any] = {"saves": (gate_bytes(s) + _before_probabilities(s)) * all_rows * width}
+    kept |= {"gradients": late, "needs": "input", "module": "moe_act"}
+    passes = _CLAMPED_PASSES if is_apart and s.is_gated else 1
+    added: dict[str, Any] = {"count": _BIAS_PASSES * is_apart, "directions": _FORWARD}
+    summed: dict[str, Any] = {"count": _BIAS_GRADIENT_PASSES * is_apart, "directions": (Direction.BACKWARD,)}
     return (
-        *linear(
-            s,
-            "experts",
-            up,
-            s.experts,
-            of_each,
-            size,
-            branches * width,
-            bias=biases[0],
-            is_expert=True,
-            saves=read * all_rows * size,
-            late=of_rows + branches * of_width,
-        ),
+        *linear(s, "experts", up, s.experts, of_each, size, branches * width, is_expert=True, **of_up),
         op("experts_up_bias", "bias_add", rows, branches * width, count=int(is_apart)),
         # What its checkpoint keeps.
         Op(ACTIVATION_INPUT, saves=activated_bytes(s) * all_rows * width),
-        op(
-            ACTIVATION,
-            activation_operator(s),
-            1,
-            rows,
-            width,
-            count=_CLAMPED_PASSES if is_apart and s.is_gated else 1,
-            module="moe_act",
-            saves=(gate_bytes(s) + _before_probabilities(s)) * all_rows * width,
-            gradients=of_rows + branches * of_width,
-            needs="input",
-        ),
+        op(ACTIVATION, activation_operator(s), 1, rows, width, count=passes, **kept),
         Op("experts_activated", saves=read * all_rows * width, module="moe_act", needs="input"),
-        *linear(
-            s,
-            "experts",
-            "experts_down",
-            s.experts,
-            of_each,
-            width,
-            size,
-            bias=biases[1],
-            is_expert=True,
-            late=of_width + of_rows,
-            gradients=of_rows + of_width + weight_gradient_bytes(s, s.experts * width * size),
-        ),
-        op("experts_down_bias", "bias_add", rows, size, count=_BIAS_PASSES * is_apart, directions=_FORWARD),
-        op(
-            "experts_down_bias_gradients",
-            "bias_add",
-            rows,
-            size,
-            count=_BIAS_GRADIENT_PASSES * is_apart,
-            directions=(Direction.BACKWARD,),
-        ),
+        *linear(s, "experts", "experts_down", s.experts, of_each, width, size, is_expert=True, **of_down),
+        op("experts_down_bias", "bias_add", rows, size, **added),
+        op("experts_down_bias_gradients", "bias_add", rows, size, **summed),
     )
 
 
 def _latent_down(s: Sizes) -> Ops:
     """Tokens to the size that routed experts read, on every device whole (Megatron-core's `fc1_latent_proj`)."""
     rows, size = s.local_tokens, s.routed_size
-    own_copy = s.cast_bytes("mlp", "latent_down") * rows * s.hidden
-    return linear(
-        s, "mlp", "latent_down", rows, s.hidden, size, saves=own_copy, late=s.element_bytes * rows * size
-    )
+    kept, late = s.cast_bytes("mlp", "latent_down") * rows * s.hidden, s.element_bytes * rows * size
+    return linear(s, "mlp", "latent_down", rows, s.hidden, size, saves=kept, late=late)
 
 
 def _latent_up(s: Sizes) -> Ops:
     """The sum of a token's experts back to a hidden state (`fc2_latent_proj`)."""
     rows, size = s.local_tokens, s.routed_size
-    kept, late = s.input_bytes("mlp", "latent_up") * rows * size, s.element_bytes * rows * (size + s.hidden)
-    return linear(s, "mlp", "latent_up", rows, size, s.hidden, saves=kept, late=late)
+    late = s.element_bytes * rows * (size + s.hidden)
+    return linear(s, "mlp", "latent_up", rows, size, s.hidden, keeps_input=True, late=late)
 
 
 def _before_probabilities(s: Sizes) -> int:
@@ -205,40 +163,20 @@ def _before_probabilities(s: Sizes) -> int:
 def _shared(s: Sizes) -> Ops:
     """The experts that every token goes to; the router keeps what they read."""
     width, rows, element = s.shared_expert_width, s.tokens, s.element_bytes
-    up_width = s.branches * width
-    own_copy = s.cast_bytes("mlp", SHARED_UP) * s.local_tokens * s.hidden
+    up_width, shape = s.branches * width, (s.micro_batch, s.length, width)
+    own_copy, late = s.cast_bytes("mlp", SHARED_UP) * s.local_tokens * s.hidden, element * rows * up_width
+    kept = (activated_bytes(s) + gate_bytes(s)) * rows * width
     ops = (
-        *linear(
-            s, "mlp", SHARED_UP, rows, s.hidden, up_width, saves=own_copy, late=element * rows * up_width
-        ),
-        op(
-            "shared_activation",
-            activation_operator(s),
-            s.micro_batch,
-            s.length,
-            width,
-            saves=(activated_bytes(s) + gate_bytes(s)) * rows * width,
-            needs="input",
-        ),
-        *linear(
-            s,
-            "mlp",
-            SHARED_DOWN,
-            rows,
-            width,
-            s.hidden,
-            saves=s.input_bytes("mlp", SHARED_DOWN) * rows * width,
-            late=element * rows * width,
-        ),
+        *linear(s, "mlp", SHARED_UP, rows, s.hidden, up_width, saves=own_copy, late=late),
+        op("shared_activation", activation_operator(s), *shape, saves=kept, needs="input"),
+        *linear(s, "mlp", SHARED_DOWN, rows, width, s.hidden, keeps_input=True, late=element * rows * width),
     )
     return tuple(one._replace(module="shared_experts") for one in ops)
 
 
 def _exchanges(s: Sizes, name: str, in_float8: bool, *, with_probabilities: bool) -> Ops:
-    """Rows to the devices of their experts with their probabilities, or back; gradients go the same ways back.
-
-    DeepEP and HybridEP send a token once to every node with one of its experts, and inside the node once to every
-    device; probabilities go along.
+    """Rows to the devices of their experts with their probabilities, or back; gradients return alike. DeepEP and
+    HybridEP send a token once to every node, and there once to every device.
     """
     group = s.expert_groups[0]
     forwards = s.layout.expert_dispatcher != "all_to_all"
@@ -280,16 +218,8 @@ def _reached(s: Sizes, parts: Number) -> Number:
 def _cut(s: Sizes, name: str, operator: str, entries: Number) -> Op:
     """Rows of experts that are cut are gathered, and their results summed."""
     group = s.expert_groups[1]
-    return op(
-        name,
-        operator,
-        entries,
-        group.nodes,
-        group.gpus_per_node,
-        role="expert_tensor",
-        count=flag(s.expert_tp > 1),
-        collective="both",
-    )
+    shape = (entries, group.nodes, group.gpus_per_node)
+    return op(name, operator, *shape, role="expert_tensor", count=flag(s.expert_tp > 1), collective="both")
 
 
 def _sent_entries(s: Sizes) -> Number:

@@ -23,6 +23,7 @@ def linear(
     bias: Number = 0,
     columns: tuple[Number, ...] = (),
     gathers: Direction | None = None,
+    keeps_input: bool = False,
     **others: Any,
 ) -> Ops:
     """The product of a linear [m, k, n], or of one per local expert [experts, m, k, n], with its adapters.
@@ -31,7 +32,7 @@ def linear(
     it is added to; its products run in the training's type, and cut like the linear need no collective of their
     own. A weight in 4 bit is dequantised before either product that reads it. `bias` is the number of further
     parameters, `columns` as of `Matrix` (those with an adapter share one), `gathers` the pass whose input a cut
-    sequence is gathered for, `others` fields of `Op`.
+    sequence is gathered for, `others` fields of `Op`. It `keeps_input` unless another op of the list keeps that.
     """
     *groups, m, k, n = shape
     casts: Ops = ()
@@ -46,6 +47,8 @@ def linear(
         )
     weight = Matrix(kind, k, n, groups[0] if groups else 1, columns)
     own = {"needs": "input", "parameters": weight.entries + bias, "weight": weight, **others}
+    if keeps_input:
+        own["saves"] = s.input_bytes(kind, role) * m * k
     if s.modules.separates_linears and len(columns) > 1 and not s.is_frozen:
         return (*casts[:1], *_separate(s, role, operator, (m, k), columns, own), *casts[1:])
     product = op(role, operator, *shape, role=role, directions=_FROZEN if s.is_frozen else None, **own)
@@ -55,23 +58,15 @@ def linear(
     if groups or not adapted:
         return (*casts[:1], product, *casts[1:])
     n, rank, module, drops = sum(adapted), s.layout.lora_rank, product.module, int(s.layout.lora_dropout > 0)
+    dropped: dict[str, Any] = {"count": drops, "needs": "output" if drops else "", "module": module}
+    saved = s.element_bytes * m * rank
     return (
         *casts[:1],
         product,
         *casts[1:],
-        op(
-            f"{role}_adapter_dropout",
-            "dropout",
-            m,
-            k,
-            count=drops,
-            needs="output" if drops else "",
-            module=module,
-        ),
+        op(f"{role}_adapter_dropout", "dropout", m, k, **dropped),
         _adapter(f"{role}_adapter_down", "adapter_down", m, k, rank, module=module),
-        _adapter(
-            f"{role}_adapter_up", "adapter_up", m, rank, n, module=module, saves=s.element_bytes * m * rank
-        ),
+        _adapter(f"{role}_adapter_up", "adapter_up", m, rank, n, module=module, saves=saved),
         op(f"{role}_adapter_add", "residual_add", 1, m, n, module=module),
     )
 
@@ -92,20 +87,13 @@ def _separate(
     rows = max(1, round(m * (len(columns) + 1) / 3)) if isinstance(m, int) else m
     weights = [own["weight"]._replace(n=n, columns=()) for n in columns]
     later = {name: own[name] for name in ("needs", "module") if name in own}
+    summed: dict[str, Any] = {"directions": (Direction.BACKWARD,), "module": own.get("module", "")}
     return (
         *(
             op(role, operator, m, k, one.n, role=role, **{**(later if index else own), "weight": one})
             for index, one in enumerate(weights)
         ),
-        op(
-            f"{role}_gradient_sum",
-            "residual_add",
-            1,
-            rows,
-            k,
-            directions=(Direction.BACKWARD,),
-            module=own.get("module", ""),
-        ),
+        op(f"{role}_gradient_sum", "residual_add", 1, rows, k, **summed),
     )
 
 
@@ -151,27 +139,16 @@ def _adapter(name: str, role: str, m: Number, k: Number, n: Number, **others: An
 
 def plain_linear(s: Sizes, role: str, *shape: Number, parameters: Number, **others: Any) -> Op:
     """A product [m, k, n] in the training's type, whose weight has no adapter."""
-    directions = _FROZEN if s.is_frozen else None
-    return op(
-        role, "gemm", *shape, role=role, directions=directions, parameters=parameters, needs="input", **others
-    )
+    own: dict[str, Any] = {"role": role, "directions": _FROZEN if s.is_frozen else None, "needs": "input"}
+    return op(role, "gemm", *shape, parameters=parameters, **own, **others)
 
 
 def bias(
     s: Sizes, name: str, rows: Number, columns: Number, *, has: bool, parameters: Number, **others: Any
 ) -> Op:
     """The bias of a linear, where it `has` one; a frozen one has no gradient."""
-    directions = (Direction.FORWARD,) if s.is_frozen else None
-    return op(
-        name,
-        "bias_add",
-        rows,
-        columns,
-        count=int(has),
-        directions=directions,
-        parameters=has * parameters,
-        **others,
-    )
+    own: dict[str, Any] = {"count": int(has), "directions": (Direction.FORWARD,) if s.is_frozen else None}
+    return op(name, "bias_add", rows, columns, parameters=has * parameters, **own, **others)
 
 
 def dropout(s: Sizes, name: str, **others: Any) -> Op:

@@ -6,6 +6,8 @@ the model's last kind follows, and the model's own output projection with a loss
 does, as in Megatron-core, and its projection is column-parallel and gathered as there.
 """
 
+from typing import Any
+
 from kernelcast.runtime.operators import Direction
 from kernelcast.runtime.step.chunks import kinds_of
 from kernelcast.runtime.step.layers.linear import dropout, plain_linear
@@ -31,10 +33,8 @@ def vocabulary_matrix(s: Sizes) -> Number:
 
 
 def embedding(s: Sizes) -> Ops:
-    """Vocabulary-parallel token embedding: rows of other devices' tokens are masked, and the partial rows summed.
-
-    Learned positions, where the model has them, are whole on every device. A frozen embedding, the first op of all,
-    has no backward pass.
+    """Vocabulary-parallel token embedding: rows of others' tokens are masked, partial rows summed; learned positions
+    are whole on every device. Frozen, it has no backward pass.
     """
     directions = (Direction.FORWARD,) if s.is_frozen else None
     table = (s.tokens, s.vocabulary, s.hidden)
@@ -72,21 +72,14 @@ def _next_token(s: Sizes) -> Ops:
     at_loss, after = _gradient_bytes(s)
     table = (s.tokens, s.hidden, s.vocabulary)
     kept = {"parameters": vocabulary_matrix(s), "saves": logit_bytes(s), "gradients": after}
+    shape = (s.micro_batch, s.length, s.vocabulary)
+    of_loss: dict[str, Any] = {"saves": log_probability_bytes(s), "gradients": at_loss, "needs": "output"}
     return (
         norm(s, "final_norm", module="")._replace(saves=s.activation_bytes + read_bytes(s)),
         # The paper's composition has no collective of the logits' input in the backward pass.
         *enter_region(s, LOGITS, one, one, in_pieces=False),
         plain_linear(s, LOGITS, *table, **kept),
-        op(
-            CROSS_ENTROPY,
-            "cross_entropy",
-            s.micro_batch,
-            s.length,
-            s.vocabulary,
-            saves=log_probability_bytes(s),
-            gradients=at_loss,
-            needs="output",
-        ),
+        op(CROSS_ENTROPY, "cross_entropy", *shape, **of_loss),
         all_reduce(s, "combine_loss", "forward", _LOSS_SYNCS, width=1),
     )
 

@@ -3,6 +3,8 @@
 A gated one (SwiGLU, GeGLU) projects to gate and up halves by one product, and multiplies them in its activation.
 """
 
+from typing import Any
+
 from kernelcast.runtime.operators import Direction
 from kernelcast.runtime.step.layers.linear import bias, dropout, linear
 from kernelcast.runtime.step.op import Number, Ops, op
@@ -30,61 +32,25 @@ DOWN = "mlp_down"
 
 
 def mlp(s: Sizes) -> Ops:
-    """The MLP of one layer, with f = the MLP's width.
-
-    Parameters: GeLU f(d + β)/tp + d(f + β)/tp, SwiGLU 2f(d + β)/tp + d(f + β)/tp; β = 1 with biases, else 0.
-    Kept per token: GeLU its input and output (2f); SwiGLU gate and up, gate after SiLU, their product (4f), a fused
-    one no gate after SiLU (3f).
+    """The MLP of one layer, f its width, β = 1 with biases, else 0. Parameters: GeLU f(d + β)/tp + d(f + β)/tp, SwiGLU
+    f(d + β)/tp more. Kept per token: GeLU 2f; SwiGLU gate and up, gate after SiLU, product (4f), a fused one 3f.
     """
-    element, width, biased = s.element_bytes, s.mlp_width, has_bias(s)
-    up_width, rows = s.branches * width, s.tokens
+    element, width, rows = s.element_bytes, s.mlp_width, s.tokens
+    up_width, shape = s.branches * width, (s.micro_batch, s.length, width)
+    of_up: dict[str, Any] = {"columns": (width,) * s.branches, "gathers": Direction.FORWARD, "module": "mlp"}
+    of_up["late"] = element * (s.local_tokens * s.hidden + rows * up_width)
+    of_down: dict[str, Any] = {"gathers": Direction.BACKWARD, "keeps_input": True, "module": "mlp"}
+    of_down["late"] = element * (rows * width + s.local_tokens * s.hidden)
+    of_down["gradients"] = element * rows * width + weight_gradient_bytes(s, width * s.hidden)
+    kept: dict[str, Any] = {"saves": (activated_bytes(s) + gate_bytes(s)) * rows * width, "needs": "input"}
+    kept["gradients"] = s.branches * element * rows * width
+    biased: dict[str, Any] = {"has": has_bias(s), "module": "mlp"}
     return (
-        *linear(
-            s,
-            "mlp",
-            up_product(s),
-            rows,
-            s.hidden,
-            up_width,
-            columns=(width,) * s.branches,
-            gathers=Direction.FORWARD,
-            late=element * (s.local_tokens * s.hidden + rows * up_width),
-            module="mlp",
-        ),
-        bias(s, "mlp_up_bias", rows, up_width, has=biased, parameters=up_width, module="mlp"),
-        op(
-            "mlp_activation",
-            activation_operator(s),
-            s.micro_batch,
-            s.length,
-            width,
-            saves=(activated_bytes(s) + gate_bytes(s)) * rows * width,
-            gradients=s.branches * element * rows * width,
-            needs="input",
-            module="mlp",
-        ),
-        *linear(
-            s,
-            "mlp",
-            DOWN,
-            rows,
-            width,
-            s.hidden,
-            gathers=Direction.BACKWARD,
-            saves=s.input_bytes("mlp", DOWN) * rows * width,
-            late=element * (rows * width + s.local_tokens * s.hidden),
-            gradients=element * rows * width + weight_gradient_bytes(s, width * s.hidden),
-            module="mlp",
-        ),
-        bias(
-            s,
-            "mlp_down_bias",
-            s.local_tokens,
-            s.hidden,
-            has=biased,
-            parameters=s.hidden // s.tp,
-            module="mlp",
-        ),
+        *linear(s, "mlp", up_product(s), rows, s.hidden, up_width, **of_up),
+        bias(s, "mlp_up_bias", rows, up_width, parameters=up_width, **biased),
+        op("mlp_activation", activation_operator(s), *shape, module="mlp", **kept),
+        *linear(s, "mlp", DOWN, rows, width, s.hidden, **of_down),
+        bias(s, "mlp_down_bias", s.local_tokens, s.hidden, parameters=s.hidden // s.tp, **biased),
         dropout(s, "mlp_dropout", module="mlp"),
     )
 

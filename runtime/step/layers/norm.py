@@ -1,7 +1,7 @@
 """LayerNorm and RMSNorm."""
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 from kernelcast.runtime.request.fields import LinearKind, RecomputeModule
 from kernelcast.runtime.step.op import Number, Op, op
@@ -13,11 +13,6 @@ STATISTIC_BYTES = 4
 
 _FIRST: Mapping[LinearKind, str] = {"attention": "qkv", "mlp": "mlp_gate_up"}
 """The products that read a norm's output."""
-
-
-def norm_parameters(s: Sizes) -> int:
-    """2d for LayerNorm (weight and bias), d for RMSNorm; whole on every device."""
-    return (2 if s.model.norm == "layer_norm" else 1) * s.hidden
 
 
 def read_bytes(s: Sizes, read_by: LinearKind | None = None) -> Number:
@@ -39,27 +34,15 @@ def norm(
     read_by: LinearKind | None = None,
     module: RecomputeModule | Literal[""] = "layernorm",
 ) -> Op:
-    """One norm over the hidden size.
-
-    It keeps statistics in fp32 (LayerNorm: mean and deviation; RMSNorm has one), and its output for the next product,
-    in 8 bit where linears of that type alone read it (`read_by`). `module` is the linear's where it is part of one
-    (`fuses_norms`). On a CPU an RMSNorm also keeps its input divided by the root mean square, and its input, in fp32;
-    the input in fp32 is a copy unless it is fp32 already.
+    """One norm over the hidden size. Kept: statistics in fp32 (LayerNorm 2, RMSNorm 1), its output, in 8 bit where only
+    such linears read it (`read_by`); `module` is the linear's that `fuses_norms`. On a CPU an RMSNorm keeps its input
+    divided by the root mean square, and its input, in fp32.
     """
-    entries = s.local_tokens * s.hidden
     is_rms = s.model.norm == "rms_norm"
-    own = STATISTIC_BYTES * (1 if is_rms else 2) * s.local_tokens
-    own = own + read_bytes(s, read_by)
+    saves = STATISTIC_BYTES * (1 if is_rms else 2) * s.local_tokens + read_bytes(s, read_by)
     if s.is_cpu and is_rms:
-        own = own + (4 if s.element_bytes == 4 else 8) * entries
-    return op(
-        name,
-        norm_operator(s),
-        s.micro_batch,
-        s.local_length,
-        s.hidden,
-        parameters=norm_parameters(s),
-        saves=own,
-        needs="output",
-        module=module,
-    )
+        saves = saves + (4 if s.element_bytes == 4 else 8) * s.local_tokens * s.hidden
+    # LayerNorm's weight and bias, or RMSNorm's weight; whole on every device.
+    parameters = (1 if is_rms else 2) * s.hidden
+    kept: dict[str, Any] = {"parameters": parameters, "saves": saves, "needs": "output", "module": module}
+    return op(name, norm_operator(s), s.micro_batch, s.local_length, s.hidden, **kept)

@@ -7,7 +7,7 @@ head, which are in fp32, and states between chunks, which backward passes comput
 Mamba-2's kernels compute the convolution again too (mamba_ssm's `mamba_split_conv1d_scan_combined`).
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kernelcast.runtime.step.layers.attention_core import exchange
 from kernelcast.runtime.step.layers.linear import dropout, linear
@@ -21,12 +21,9 @@ _TAPS = 4
 
 
 class Recurrence(NamedTuple):
-    """How a mixer scans: its operator, and its numbers per head or channel.
-
-    `read` numbers per head come out of the projection, `parameters` per head are its own. `kept` entries per token and
-    head are kept for the backward pass. `biases` counts the biases of a convolved channel. With `norms_channels` the
-    norm has a weight per channel, else one for the channels of a head, the same in all heads. With
-    `convolves_again` the convolution's output is not kept; with `gates` the scan multiplies by the gate.
+    """How a mixer scans. Per head or channel: `read` numbers of the projection, `parameters` of its own, `kept` entries
+    per token. `biases` of a convolved channel; `norms_channels`: a weight per channel of the norm, else per channel of
+    one head; `convolves_again`: that output is not kept; `gates`: the scan's.
     """
 
     scan: str
@@ -48,10 +45,9 @@ RECURRENCES = {
 
 
 def recurrent_mixer(s: Sizes) -> Ops:
-    """One mixer from its normalized input to its output; column-parallel, then row-parallel.
-
-    Parameters: d(2w + 2gn + r·h) of the projection, with w = h · head size and r numbers per head; 4 (and a bias) of
-    each of w + 2gn convolved channels; a few per head; the norm's; w·d. All but a norm per head are divided by tp.
+    """One mixer; column-parallel, then row-parallel. Parameters: d(2w + 2gn + r·h), w = h · head size, r numbers per
+    head; 4 (and a bias) of w + 2gn convolved channels; a few per head; the norm's; w·d. All but a norm per head over
+    tp.
     """
     own, element, rows, width = RECURRENCES[s.kind.mixer], s.element_bytes, s.tokens, s.recurrent_width
     model, channels, projected = s.model, s.convolved_width, projected_width(s)
@@ -62,56 +58,31 @@ def recurrent_mixer(s: Sizes) -> Ops:
     late = element * (s.local_tokens * s.hidden + rows * projected)
     # Megatron-core has tokens first, the kernels of Mamba-2 samples; of one sample both are the same.
     transposes = flag(batch > 1) * int(own.gates and s.layout.kept_by == "megatron")
+    convolved: dict[str, Any] = {
+        "parameters": channels * (_TAPS + own.biases),
+        "saves": element * rows * projected,
+    }
+    states = (batch, length, *heads, model.recurrent_state_size, model.recurrent_head_size)
+    scanned: dict[str, Any] = {
+        "parameters": own.parameters * s.recurrent_heads,
+        "saves": element * rows * kept,
+    }
+    # Mamba-2's scan has the gate. Else one kernel reads output and gate and writes one, as a gated activation does.
+    norm = "rms_norm" if own.gates else "swiglu"
+    normed: dict[str, Any] = {"parameters": width if own.norms_channels else model.recurrent_head_size}
+    normed["saves"] = element * rows * width
+    late_out = element * (rows * width + s.local_tokens * s.hidden)
+    convolution = ("causal_convolution", batch, length, channels // s.cp)
     return (
         *linear(s, "attention", IN, rows, s.hidden, projected, late=late),
         exchange(s, "exchange_projected", "all_to_all", rows * projected, "both"),
         op("samples_first", "copy", rows, projected, count=transposes),
-        op(
-            "convolution",
-            "causal_convolution",
-            batch,
-            length,
-            channels // s.cp,
-            parameters=channels * (_TAPS + own.biases),
-            saves=element * rows * projected,
-            reruns=own.convolves_again,
-            needs="input",
-        ),
-        op(
-            "scan",
-            own.scan,
-            batch,
-            length,
-            *heads,
-            model.recurrent_state_size,
-            model.recurrent_head_size,
-            parameters=own.parameters * s.recurrent_heads,
-            saves=element * rows * kept,
-            needs="input",
-        ),
+        op("convolution", *convolution, **convolved, reruns=own.convolves_again, needs="input"),
+        op("scan", own.scan, *states, **scanned, needs="input"),
         op("tokens_first", "copy", rows, width, count=transposes),
-        # Mamba-2's scan has the gate. Else one kernel reads output and gate and writes one, as a gated activation does.
-        op(
-            "gated_norm",
-            "rms_norm" if own.gates else "swiglu",
-            batch,
-            s.length,
-            width,
-            parameters=width if own.norms_channels else model.recurrent_head_size,
-            saves=element * rows * width,
-            needs="input",
-        ),
+        op("gated_norm", norm, batch, s.length, width, **normed, needs="input"),
         exchange(s, "exchange_mixed", "all_to_all", rows * width, "both"),
-        *linear(
-            s,
-            "attention",
-            OUT,
-            rows,
-            width,
-            s.hidden,
-            saves=s.input_bytes("attention", OUT) * rows * width,
-            late=element * (rows * width + s.local_tokens * s.hidden),
-        ),
+        *linear(s, "attention", OUT, rows, width, s.hidden, keeps_input=True, late=late_out),
         dropout(s, "mixer_dropout"),
     )
 

@@ -9,10 +9,8 @@ from kernelcast.runtime.step.sizes import FLOAT8_BYTES, Sizes
 
 
 class Mixer(NamedTuple):
-    """What mixes the tokens of a layer.
-
-    Its ops; its column-parallel products, which read the same input; its row-parallel one; bytes of gradients in use at
-    the fullest moment of its backward pass.
+    """What mixes the tokens of a layer: its ops, its column-parallel products, its row-parallel one, and bytes of
+    gradients at the fullest moment of its backward pass.
     """
 
     ops: Callable[[Sizes], Ops]
@@ -22,9 +20,7 @@ class Mixer(NamedTuple):
 
 
 class Products(NamedTuple):
-    """Column-parallel products that share an input, or the last row-parallel product of a sum; and how many collectives
-    they have.
-    """
+    """Column-parallel products of one input, or the last row-parallel one of a sum; the number of their collectives."""
 
     names: tuple[str, ...]
     collectives: int
@@ -43,35 +39,22 @@ def enter_region(
     """
     overlap, width = s.layout.tensor_overlap, _gathered_width(s, name)
     pieces = Overlap(forward.names, in_pieces=True) if in_pieces and overlap == "products" else None
-    again = Overlap(forward.names, Direction.INPUT_GRADIENT)
-    under_weights = None if overlap == "none" else Overlap(backward.names, Direction.WEIGHT_GRADIENT)
+    again = others | {"overlaps": Overlap(forward.names, Direction.INPUT_GRADIENT)}
+    under = None if overlap == "none" else Overlap(backward.names, Direction.WEIGHT_GRADIENT)
+    gathers = int(forward.collectives > 0 and not s.modules.keeps_gathered)
+    sums = ("backward", backward.collectives)
     return (
         gather(s, f"gather_{name}", "forward", width, forward.collectives, overlaps=pieces, **others),
-        gather(
-            s,
-            f"gather_{name}_again",
-            "backward",
-            width,
-            int(forward.collectives > 0 and not s.modules.keeps_gathered),
-            overlaps=again,
-            **others,
-        ),
-        all_reduce(
-            s, f"sum_{name}_gradient", "backward", backward.collectives, overlaps=under_weights, **others
-        ),
-        scatter(
-            s, f"scatter_{name}_gradient", "backward", backward.collectives, overlaps=under_weights, **others
-        ),
+        gather(s, f"gather_{name}_again", "backward", width, gathers, **again),
+        all_reduce(s, f"sum_{name}_gradient", *sums, overlaps=under, **others),
+        scatter(s, f"scatter_{name}_gradient", *sums, overlaps=under, **others),
     )
 
 
 def leave_region(
     s: Sizes, name: str, forward: Products, backward: Products, *, in_pieces: bool = True, **others: Any
 ) -> Ops:
-    """Collectives of row-parallel products: their output is summed, and scattered with sequence parallelism.
-
-    The gradient of the output is gathered then.
-    """
+    """Collectives of row-parallel products: output summed or scattered, its gradient then gathered."""
     of_output, width = f"gather_{name}_gradient", _gathered_width(s, name)
     is_cut = in_pieces and s.layout.tensor_overlap == "products"
     pieces = Overlap(forward.names, in_pieces=True) if is_cut else None

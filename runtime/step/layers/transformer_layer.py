@@ -3,6 +3,7 @@
 In hybrid models Mamba-2 or a gated delta net is in the place of attention, and a layer may have one of both halves.
 """
 
+from kernelcast.runtime.request.fields import LinearKind
 from kernelcast.runtime.step.layers import mlp as dense
 from kernelcast.runtime.step.layers.attention import ATTENTION
 from kernelcast.runtime.step.layers.norm import norm
@@ -11,21 +12,15 @@ from kernelcast.runtime.step.op import Number, Op, Ops, op
 from kernelcast.runtime.step.passes import remembered_ops
 from kernelcast.runtime.step.sizes import Sizes
 
-INPUT, INPUT_NORM, ATTENTION_RESIDUAL, MLP_NORM = (
-    "layer_input",
-    "input_norm",
-    "attention_residual",
-    "pre_mlp_norm",
-)
+INPUT, INPUT_NORM = "layer_input", "input_norm"
+ATTENTION_RESIDUAL, MLP_NORM = "attention_residual", "pre_mlp_norm"
 
 
 @remembered_ops
 def transformer_layer(s: Sizes) -> Ops:
-    """The ops of one layer, in the order in which it runs.
-
-    With GeLU, LayerNorm, dropout and a softmax of its own, it keeps what eq. 1–4 of arXiv 2205.05198 say, sbh(34 +
-    5as/h), except for the norms' statistics, which those leave out. For LayerNorm, GeLU, multi-head attention and an
-    MLP of 4d its parameters are `4d + 8d(d+1)/tp + d(4d+1)/tp` (Table III).
+    """The ops of one layer in order. With GeLU, LayerNorm, dropout and softmax it keeps sbh(34 + 5as/h) (eq. 1–4 of
+    arXiv 2205.05198) and norms' statistics; with an MLP of 4d it has `4d + 8d(d+1)/tp + d(4d+1)/tp` parameters (Table
+    III).
     """
     kind, parallel, regions = s.kind, s.model.parallel_residual, _Regions(s)
     residual = (_residual_add(s, ATTENTION_RESIDUAL),) if kind.mixer else ()
@@ -69,15 +64,11 @@ def _mixer_half(s: Sizes, regions: "_Regions") -> Ops:
 
 def _mlp_half(s: Sizes, regions: "_Regions") -> Ops:
     has_experts = s.kind.has_experts
+    # The router reads its norm's output in the training's type.
+    read_by: LinearKind | None = None if has_experts else "mlp"
     is_apart = has_experts or not s.modules.fuses_norms
     return (
-        # The router reads its norm's output in the training's type.
-        norm(
-            s,
-            MLP_NORM,
-            read_by=None if has_experts else "mlp",
-            module="layernorm" if is_apart else "mlp",
-        ),
+        norm(s, MLP_NORM, read_by=read_by, module="layernorm" if is_apart else "mlp"),
         *regions.enter("mlp"),
         *(_experts(s) if has_experts else dense.mlp(s)),
         *regions.leave("mlp"),
@@ -101,10 +92,8 @@ def _post_norm(s: Sizes, name: str) -> Ops:
 
 
 class _Regions:
-    """The tensor-parallel regions of a layer: attention's and the MLP's, or one around both.
-
-    Sums across the group are the model's, `forward_syncs` and `backward_syncs`: with one of them attention and MLP
-    share it. Routed experts have none, shared experts have the MLP's.
+    """The tensor-parallel regions of a layer: attention's and the MLP's, or with one of `forward_syncs` and
+    `backward_syncs` one around both. Routed experts have none.
     """
 
     def __init__(self, s: Sizes) -> None:

@@ -180,6 +180,7 @@ def test_a_changed_event_is_found(make_file: FileMaker, db: Path, damage: str, f
         ("aten::addmm", ((3,), (4, 8), (8, 3)), (1, 4, 8, 3)),
         ("aten::bmm", ((7, 4, 8), (7, 8, 3)), (7, 4, 8, 3)),
         ("aten::linear", ((2, 5, 8), (3, 8), (3,)), (1, 10, 8, 3)),
+        ("aten::linear", ((4, 8), (3, 8)), (1, 4, 8, 3)),
         ("aten::mm", ((4, 8), (7, 3)), None),
         ("aten::mm", ((4, 8),), None),
         ("aten::add", ((4, 8), (8, 3)), None),

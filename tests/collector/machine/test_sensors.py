@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kernelcast.collector.machine import probe_gpu
-from kernelcast.collector.machine.sensors import CpuSensors, GpuSensors, NoSensors, PowerMeter, Reading
+from kernelcast.collector.machine.sensors import CpuSensors, GpuSensors, PowerMeter, Reading, Sensors
 
 
 def write(root: Path, **files: str) -> None:
@@ -25,7 +25,7 @@ def cpuinfo(*clocks: str, flags: str) -> str:
 
 def test_a_machine_that_states_nothing(tmp_path: Path) -> None:
     assert CpuSensors((0,), root=tmp_path).read() == Reading()
-    assert NoSensors().read() == Reading()
+    assert Sensors().read() == Reading()
 
 
 def test_the_clock_is_that_of_the_cores_that_measure(tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
 """Caches before a measured pass: what was just written keeps its values, everything else is streamed out."""
 
+import pytest
 import torch
 
+from kernelcast.collector.machine import probe_cpu
 from kernelcast.collector.machine.probe_cpu import cpu_caches, last_level_cache_bytes
 from kernelcast.collector.measuring import cache_state
 from kernelcast.collector.measuring.cache_state import CacheState
@@ -31,3 +33,8 @@ def test_the_last_level_is_the_largest() -> None:
         assert found >= max(int(line.split()[-1][:-1]) for line in cpu_caches()) << 10
     else:
         assert found == 0
+
+
+def test_sizes_have_units(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe_cpu, "cpu_caches", lambda: ("L1 Data 32K", "L2 Unified 3M", "L3 Unified 2048K"))
+    assert last_level_cache_bytes() == 3 << 20

@@ -119,6 +119,11 @@ def test_a_plan_file_keeps_its_name_without_its_path(plan_file: Path) -> None:
         ),
         (
             "head_size = [8, 16]",
+            "head_size = {from = 0, to = 4, step = 1}",
+            "ranges.head_size is {'from': 0, 'to': 4, 'step': 1}, expected whole numbers from 1 as from, to and step",
+        ),
+        (
+            "head_size = [8, 16]",
             "head_size = {from = 8, to = 4, step = 1}",
             "ranges.head_size is {'from': 8, 'to': 4, 'step': 1}, expected from at most to",
         ),

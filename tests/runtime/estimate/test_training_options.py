@@ -139,7 +139,7 @@ def test_optimizers_take_as_long_as_the_bytes_that_they_move(
         [warning] = found.warnings
         assert str(warning).startswith(f"optimizer {kind} with {states} states: not measured")
         assert found.known.assumed == pytest.approx(
-            sum(one.optimizer_s for one in found.stages) / sum(found.times_s().values()), rel=0.01
+            sum(one.optimizer_s for one in found.stages) / sum(found.times_s.values()), rel=0.01
         )
         # Master weights of 4 bytes and the moments, with 16-bit training.
         memory = stage_memory(MODEL, layout, dtype="bfloat16")[0]

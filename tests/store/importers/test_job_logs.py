@@ -215,10 +215,13 @@ def test_values_of_a_log_without_sense_are_left_out(tmp_path: Path) -> None:
         {"key": "run_start", "time_ms": 10**400},
         {"key": "run_start", "time_ms": 1_000},
         {"key": "global_batch_size", "time_ms": 1_000, "value": 10**30},
-        *({"key": "tracked_stats", "time_ms": 1_000, "value": {"train_step_time": one}} for one in ("x", 0, 2, 1e300)),
+        *(
+            {"key": "tracked_stats", "time_ms": 1_000, "value": {"train_step_time": one}}
+            for one in ("x", 0, -1.5, 2, 1e300)
+        ),
         {"key": "run_stop", "time_ms": 3_000, "metadata": ["status"]},
     ]  # fmt: skip
-    path.write_text("".join(f":::MLLOG {json.dumps(line)}\n" for line in lines))
+    path.write_text(":::MLLOG {\n" + "".join(f":::MLLOG {json.dumps(line)}\n" for line in lines))
     found = read_mlperf_steps(path, gpus=8)
     assert (found.times_s, found.samples_per_step, found.total_s) == ((2,), None, 2)
     assert read_failure_log(path, nodes=3).causes == {"no run_stop": 1}
