@@ -10,13 +10,6 @@ from typing import TypeVar
 from prometheus_client import Gauge
 
 
-def usual_workers() -> int:
-    """Threads that compute: one per core of this process, at most 2, so that a long question does not delay the others.
-    More would only take turns, and delay /health.
-    """
-    return min(2, len(os.sched_getaffinity(0)))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """Limits of the server.
@@ -25,7 +18,8 @@ class Limits:
     - `max_search_layouts` that a search may evaluate.
     - `time_s`: a request that waits longer is refused, a search that takes longer ends.
     - `workers` threads compute, and one more searches; up to `waiting` requests queue for each of the two, and
-      further ones are refused.
+      further ones are refused. Two, so that a long question does not delay the others; more would only take turns, and
+      delay /health.
     - `connections` that are open at once; the head of a request must arrive within `head_s`.
     - A layout of more than `small_chunks` chunks (pp · virtual stages) is computed in a pool of its own, and a layout
       of more than `most_chunks` is refused: time and answer (10 kB a chunk) grow with them.
@@ -36,7 +30,7 @@ class Limits:
     body_s: float = 10.0
     max_search_layouts: int = 200_000
     time_s: float = 30.0
-    workers: int = field(default_factory=usual_workers)
+    workers: int = field(default_factory=lambda: min(2, len(os.sched_getaffinity(0))))
     waiting: int = 128
     connections: int = 256
     head_s: float = 10.0

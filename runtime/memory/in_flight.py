@@ -3,6 +3,7 @@
 Stages whose memory is asked for are arrays: one row is one stage of one layout.
 """
 
+from collections.abc import Sequence
 from functools import cached_property, lru_cache, reduce
 from operator import add, mul
 from typing import Any, TypeAlias
@@ -63,9 +64,14 @@ class Load:
 
 
 def loads(
-    schedule: Schedule, pp: int, virtual_stages: int, micro_batches: int, counts: tuple[tuple[int, ...], ...]
+    schedule: Schedule,
+    pp: int,
+    virtual_stages: int,
+    micro_batches: int,
+    counts: tuple[tuple[int, ...], ...],
+    stages: Sequence[int] | None = None,
 ) -> tuple[Load, ...]:
-    """The stages of a pipeline with `counts` layers of each kind per chunk, in order.
+    """The `stages`, or all, of a pipeline with `counts` layers of each kind per chunk, in order.
 
     - gpipe runs all m forward passes first: m.
     - 1f1b: min(pp − s, m) on stage s (arXiv 2104.04473, section 2.2.1).
@@ -79,13 +85,14 @@ def loads(
 
     What is in flight in the ends, and of each kind of layer, is at its most on its own, not always at the same moment.
     """
+    asked = range(pp) if stages is None else stages
     if schedule in FULL_AFTER:
         micro_batches = min(micro_batches, FULL_AFTER[schedule] * pp)
     if SCHEDULE_KINDS[schedule].is_v:
         waiting = _waiting(schedule, pp, virtual_stages, micro_batches)
-        return tuple(_load_of(schedule, own, counts) for own in waiting)
+        return tuple(_load_of(schedule, waiting[stage], counts) for stage in asked)
     return tuple(
-        _load(schedule, pp, virtual_stages, micro_batches, stage, counts[stage::pp]) for stage in range(pp)
+        _load(schedule, pp, virtual_stages, micro_batches, stage, counts[stage::pp]) for stage in asked
     )
 
 

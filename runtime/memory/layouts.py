@@ -1,12 +1,12 @@
 """The fullest stage of thousands of layouts at once, as a search asks for it."""
 
+from functools import lru_cache
 from itertools import accumulate
 from operator import le
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelcast.runtime.byte_cache import remembered
 from kernelcast.runtime.memory.contents import Contents
 from kernelcast.runtime.memory.in_flight import FULL_AFTER, Floats, Load, Rows, loads
 from kernelcast.runtime.memory.stages import memory_of
@@ -101,7 +101,7 @@ def _enough(schedule: Whole, pp: Whole, micro_batches: Whole) -> Whole:
     return np.where(most, np.minimum(micro_batches, most), micro_batches)
 
 
-@remembered(8 << 20)
+@lru_cache(maxsize=1 << 12)  # of few stages each
 def _fullest(
     kinds: LayerKinds,
     schedule: Schedule,
@@ -125,24 +125,28 @@ def _fullest(
     ends = accumulate(counts)
     by_kind = tuple(kinds.counts(end - count, end) for count, end in zip(counts, ends, strict=True))
     by_kind *= SCHEDULE_KINDS[schedule].copies
-    stages = loads(schedule, pp, virtual_stages, micro_batches, by_kind)
-    inner = stages[1:-1]
-    distinct = {
-        load
-        for place, load in enumerate(inner)
-        if not (0 < place < len(inner) - 1 and _is_between(*inner[place - 1 : place + 2]))
-    }
+    asked = _may_be_fullest(schedule, pp, micro_batches, tuple(by_kind[stage::pp] for stage in range(pp)))
+    stages = loads(schedule, pp, virtual_stages, micro_batches, by_kind, asked)
+    distinct = set(stages[1:-1])
     middle = [load for load in distinct if not any(_no_more(load, other) for other in distinct - {load})]
     kept = [stages[0], *middle, *stages[1:][-1:]]
     return np.array([load.numbers for load in kept], dtype=np.float64)
 
 
-def _is_between(before: Load, load: Load, after: Load) -> bool:
-    """Whether a stage has in flight what lies in the middle of its neighbours', which hold as many layers."""
-    if not before.held == load.held == after.held:
-        return False
-    ends = zip(before.in_flight, load.in_flight, after.in_flight, strict=True)
-    return all(one + other == 2 * own for one, own, other in ends)
+def _may_be_fullest(schedule: Schedule, pp: int, micro_batches: int, held: tuple[object, ...]) -> list[int]:
+    """The ends, and of stages in a row that hold the same layers those that can have most in flight.
+
+    That is the first, as a later one never has more. With zero_bubble, weight gradients that are late rise from stage
+    to stage, and what is in flight falls from stage pp − m on: memory is at its most where either changes its slope.
+    """
+    if SCHEDULE_KINDS[schedule].is_v:
+        return list(range(pp))
+    rises = {pp - micro_batches, micro_batches - 1, pp - 2} if schedule == "zero_bubble" else set[int]()
+    inner = range(1, pp - 1)
+    found = {stage for stage in inner if stage in rises or stage == 1 or held[stage] != held[stage - 1]}
+    if rises:
+        found |= {stage for stage in inner if held[stage] != held[stage + 1]}
+    return sorted({0, *found, pp - 1})
 
 
 def _no_more(load: Load, other: Load) -> bool:

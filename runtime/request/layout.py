@@ -1,7 +1,9 @@
 """How a job is laid out: parallel degrees, micro-batches, recomputation, nodes; and questions read by field name."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from math import prod
+from operator import attrgetter
 from typing import Any, Self
 
 from kernelcast.runtime.dataclass import dataclass
@@ -54,11 +56,12 @@ class Parallelism(LayoutFields):
       model fewer layers if that shortens the slowest chunk by predicted time; the estimate has the resulting counts.
     - `attention_kernel`: if another one was measured, times are multiplied by a published ratio (docs/hardware.md,
       Attention's kernel).
-    - `kept_by`: times do not depend on it.
+    - `kept_by`: of times only what is cast and gathered depends on it.
     - `fp8_recipe`: GEMMs of `fp8_linears` in 8 or 4 bit (runtime/step/modules.py): scaled per tensor by its largest
       entry ("tensorwise") or by earlier steps' ("delayed"), per row, per block of 128 ("blockwise"), of 32 with 8-bit
-      scales ("mxfp8"), or in 4 bit of 16 ("nvfp4"); routers, logits and everything between queries and attention output
-      stay in 16 bit, but for attention with `fp8_attention`.
+      scales ("mxfp8"), or in 4 bit of 16 ("nvfp4"; "nvfp4_plain" without Hadamard transforms); routers, logits and
+      everything between queries and attention output stay in 16 bit, but for attention with `fp8_attention`.
+    - `fp8_dispatch`: in both passes, dispatch to the experts sends 8 bits, combination 16 (DeepSeek-V3, arXiv
       2412.19437, section 3.3.3); needs `fp8_recipe`, with which experts read 8 bits anyway.
     - `objective`: "dpo" is direct preference optimization (arXiv 2305.18290): a sample is a chosen and a rejected
       sequence, and a frozen copy of the model, with LoRA the base model itself, gives its log-probabilities of both.
@@ -166,10 +169,8 @@ class Parallelism(LayoutFields):
         Fields that a search chooses may also be arrays [rows]: one object is then many layouts.
         """
         found = object.__new__(cls)
-        for name in LAYOUT:
-            value = (
-                fields[name] if name in fields else _default(name) if like is None else getattr(like, name)
-            )
+        others = _defaults() if like is None else dict(zip(LAYOUT, _EVERY(like), strict=True))
+        for name, value in {**others, **fields}.items():
             object.__setattr__(found, name, value)
         return found
 
@@ -280,15 +281,16 @@ class Parallelism(LayoutFields):
         is_fused, is_measured = model.attention == "flash", self.attention_kernel == AS_MEASURED
         is_cut = self.sequence_parallel or self.tp == 1 or not model.experts
         routes = f"each device routes its own tokens to the experts of model {model.name}"
-        has = model.target_modules
-        own = either([one for one in LAYOUT["lora_linears"].kind.schema["items"]["enum"] if one in has])
-        is_there = not self.lora_rank or not has.isdisjoint(self.lora_linears)
         checks: list[tuple[str, object, str]] = [
             ("cp", is_fused or self.cp == 1, f"1 {unfused}: sequences are cut for attention 'flash' only"),
             ("attention_kernel", is_fused or is_measured, f"{AS_MEASURED} {unfused}: it is no fused kernel"),
             ("sequence_parallel", is_cut, f"true with tp {self.tp}: {routes}"),
-            ("lora_linears", is_there, f"{own} in model {model.name}"),
         ]
+        if self.lora_rank:
+            has = model.target_modules
+            own = either([one for one in LAYOUT["lora_linears"].kind.schema["items"]["enum"] if one in has])
+            is_there = not has.isdisjoint(self.lora_linears)
+            checks.append(("lora_linears", is_there, f"{own} in model {model.name}"))
         for name in () if model.experts else _OF_EXPERTS:
             usual = LAYOUT[name].default
             without = f"{str(usual).lower()}: model {model.name} has no experts"
@@ -296,10 +298,15 @@ class Parallelism(LayoutFields):
         self._require(checks)
 
 
-def _default(name: str) -> Any:
-    """The default of a field; one device, and one micro-batch of one sample, where it has none."""
-    default = LAYOUT[name].default
-    return 1 if default is None and LAYOUT[name].is_required else default
+_EVERY = attrgetter(*LAYOUT)
+
+
+@cache
+def _defaults() -> Mapping[str, Any]:
+    """The defaults of all fields; one device, and one micro-batch of one sample, where there is none."""
+    return {
+        name: 1 if one.default is None and one.is_required else one.default for name, one in LAYOUT.items()
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

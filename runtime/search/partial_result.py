@@ -11,7 +11,7 @@ from kernelcast.runtime.dataclass import dataclass, field, fields
 from kernelcast.runtime.operators import Key
 from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.search.question import Question
-from kernelcast.runtime.search.ranking import Ranked, best_of, front_of, is_dominated
+from kernelcast.runtime.search.ranking import Ranked, best_of, front_of, is_dominated, kinds_of
 from kernelcast.runtime.search.refusals import Refusals
 from kernelcast.runtime.step.layouts import COLUMNS, Layouts
 
@@ -67,14 +67,19 @@ class Found:
         candidate = Ranked(least, memory_bytes[order], unknown, memory_bytes[order])
         self.smallest = best_of(self.smallest.with_others(candidate), 1)
 
-    def may_matter(
-        self, question: Question, score: NDArray[np.float64], memory: NDArray[np.float64]
-    ) -> NDArray[np.bool_]:
-        """Which layouts with such bounds of their score can still be among the best or on the front."""
+    def may_matter(self, question: Question, bounded: Ranked) -> NDArray[np.bool_]:
+        """Which layouts whose score is only bounded can still be among the best or on the front."""
         full = len(self.best) >= question.top
-        bar = self.best.score[question.top - 1] if full else np.inf
-        may_lead: NDArray[np.bool_] = score <= bar
-        return may_lead | ~is_dominated(self.front, score, memory) if question.front else may_lead
+        bar = np.full(len(bounded), self.best.score[question.top - 1] if full else np.inf)
+        if question.by_kind:
+            # Each has to be better than the best of its own kind.
+            kinds = kinds_of(bounded.layouts)
+            for kind, best in zip(kinds_of(self.best.layouts), self.best.score, strict=True):
+                bar[(kinds == kind).all(axis=1)] = best
+        may_lead: NDArray[np.bool_] = bounded.score <= bar
+        if not question.front:
+            return may_lead
+        return may_lead | ~is_dominated(self.front, bounded.score, bounded.memory_bytes)
 
     @classmethod
     def merged(cls, parts: Iterable["Found"], top: int) -> Self:

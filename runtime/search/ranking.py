@@ -25,8 +25,8 @@ class Ranked:
     def __len__(self) -> int:
         return len(self.layouts)
 
-    def take(self, rows: NDArray[Any]) -> "Ranked":
-        """The layouts at `rows` (positions or a mask)."""
+    def take(self, rows: NDArray[Any] | slice) -> "Ranked":
+        """The layouts at `rows` (positions, a mask or a slice)."""
         return Ranked(self.layouts.take(rows), self.score[rows], self.step_us[rows], self.memory_bytes[rows])
 
     def with_others(self, others: "Ranked") -> "Ranked":
@@ -43,14 +43,16 @@ class Ranked:
         )
 
 
+def kinds_of(layouts: Layouts) -> NDArray[np.int64]:
+    """What layouts of one kind agree in, int64 [layouts, values]: the degrees, and whether parameters are sharded."""
+    return np.stack([*(layouts[name] for name in _DEGREES), layouts["zero"] == 3], axis=1)
+
+
 def best_of(ranked: Ranked, count: int, *, by_kind: bool = False) -> Ranked:
-    """The best `count`, best first; `by_kind`: one of each kind, which differ in a degree or in whether parameters are
-    sharded.
-    """
+    """The best `count`, best first; `by_kind`: one of each kind (`kinds_of`)."""
     if by_kind:
         order = np.lexsort((ranked.layouts["index"], ranked.memory_bytes, ranked.score))
-        kinds = np.stack([*(ranked.layouts[name] for name in _DEGREES), ranked.layouts["zero"] == 3], axis=1)
-        _, first = np.unique(kinds[order], axis=0, return_index=True)
+        _, first = np.unique(kinds_of(ranked.layouts)[order], axis=0, return_index=True)
         return ranked.take(order[np.sort(first)[:count]])
     if len(ranked) > 4 * count:
         # Cheaper than sorting all of them; ties at the edge all stay for the sort below.

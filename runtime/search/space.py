@@ -43,7 +43,7 @@ from kernelcast.runtime.step.layouts import COLUMNS, RECOMPUTE, SCHEDULES, Layou
 
 USUAL_VIRTUAL_STAGES = range(2, 9)
 """Chunks per device of an interleaved schedule that are searched by default."""
-_BLOCK = 1 << 12
+_BLOCK = 1 << 13
 _MAX_REMEMBERED = 1 << 14
 # Within a unit no layout has a number this large, so indices rise with units and inside them.
 _UNIT_STEP = 1 << 28
@@ -250,6 +250,7 @@ class _Parts:
         self.space, self.simulated, self.refusals = space, simulated, refusals
         self._known: dict[tuple[int, ...], tuple[_Table, Refusals]] = {}
         self._tables: dict[tuple[object, ...], _Table] = {}
+        self._chunks: dict[int, tuple[list[int], UsageError | None]] = {}
 
     def of(self, number: int, unit: Unit) -> _Table:
         """Rows int64 [layouts, columns] of a unit, which is number `number` of its space."""
@@ -295,13 +296,18 @@ class _Parts:
         # The same for every schedule: a size out of range, which is told first, and what the model refuses.
         sizes = [refusal_of(_check_sizes, cut) for cut in cuts]
         of_model = [refusal_of(cut.check, space.model) for cut in cuts]
-        variants = tuple(
-            (SCHEDULES.index(schedule), virtual_stages, int(cut.sequence_parallel))
-            for schedule in _schedules(space.schedules, pp, unit["micro_batches"])
-            for virtual_stages in self._virtual_stages(schedule, pp, refusals)
-            for cut, first, last in zip(cuts, sizes, of_model, strict=True)
-            if self._is_valid(refusals, cut, schedule, virtual_stages, first, last)
-        )
+        found = list[tuple[int, ...]]()
+        for schedule in _schedules(space.schedules, pp, micro_batches := unit["micro_batches"]):
+            for virtual_stages in self._virtual_stages(schedule, pp, refusals):
+                of_schedule = refusal_of(check_schedule, schedule, pp, micro_batches, virtual_stages)
+                of_passes = self.simulated and refusal_of(check_simulated, pp * virtual_stages, micro_batches)
+                for cut, first, last in zip(cuts, sizes, of_model, strict=True):
+                    if error := first or of_schedule or last or of_passes:
+                        refusals.add(error)
+                    else:
+                        row = (SCHEDULES.index(schedule), virtual_stages, int(cut.sequence_parallel))
+                        found.append(row)
+        variants = tuple(found)
         is_alone = _is_alone(unit)
         if (variants, is_alone) not in self._tables:
             options = [
@@ -312,24 +318,6 @@ class _Parts:
             rows = [(*variant, *option) for variant in variants for option in options]
             self._tables[variants, is_alone] = np.array(rows, dtype=np.int64).reshape(-1, _VARIED)
         return self._tables[variants, is_alone], refusals
-
-    def _is_valid(
-        self,
-        refusals: Refusals,
-        cut: Parallelism,
-        schedule: Schedule,
-        virtual_stages: int,
-        first: UsageError | None,
-        last: UsageError | None,
-    ) -> bool:
-        error = (
-            first or refusal_of(check_schedule, schedule, cut.pp, cut.micro_batches, virtual_stages) or last
-        )
-        if error is None and self.simulated:
-            error = refusal_of(check_simulated, cut.pp * virtual_stages, cut.micro_batches)
-        if error is not None:
-            refusals.add(error)
-        return error is None
 
     def _virtual_stages(self, schedule: Schedule, pp: int, refusals: Refusals) -> list[int]:
         usual = SCHEDULE_KINDS[schedule].virtual_stages
@@ -342,7 +330,9 @@ class _Parts:
                 refusals.add(error)
                 return []
             return [usual]
-        allowed, refusal = self._chunks_per_stage(pp)
+        if pp not in self._chunks:
+            self._chunks[pp] = self._chunks_per_stage(pp)
+        allowed, refusal = self._chunks[pp]
         if refusal is not None:
             refusals.add(refusal)
         return allowed

@@ -88,36 +88,43 @@ class _Sweep:
 
     def _best_first(self, engine: Engine, layouts: Layouts, memory: NDArray[np.float64]) -> None:
         """Evaluate layouts in growing blocks, the least bounds first, until no bound allows a place among the best."""
-        least = self.question.score(layouts, least_us(engine, layouts))
-        order = np.argsort(least, kind="stable")
+        bounded = self._bounded(engine, layouts, memory, in_full=False)
+        order = np.argsort(bounded.score, kind="stable")
         # The ends of the model, and what ZeRO-2 and 3 send, are priced for few layouts: once others are a bar.
-        first = order[~layouts.are_sharded[order]][:_FIRST]
-        self._evaluate_now(engine, layouts.take(first), memory[first])
-        is_left = self._may_be_best(least, memory)
+        may_lead = self._may_be_best(bounded) & ~layouts.are_sharded
+        first = order[may_lead[order]][:_FIRST]
+        self._evaluate_now(engine, bounded.take(first))
+        is_left = self._may_be_best(bounded)
         is_left[first] = False
         left_out = len(layouts) - len(first) - int(is_left.sum())
-        layouts, memory, size = layouts.take(is_left), memory[is_left], _GROWTH * _FIRST
-        least = self.question.score(layouts, least_us(engine, layouts, in_full=True))
-        rest = np.argsort(least, kind="stable")
+        rest = self._bounded(engine, layouts.take(is_left), memory[is_left], in_full=True)
+        rest, size = rest.take(np.argsort(rest.score, kind="stable")), _GROWTH * _FIRST
         while True:
-            is_left = self._may_be_best(least[rest], memory[rest])
+            is_left = self._may_be_best(rest)
             left_out += int((~is_left).sum())
-            rest = rest[is_left]
+            rest = rest.take(is_left)
             if not len(rest):
                 break
-            block, rest, size = rest[:size], rest[size:], _GROWTH * size
-            self._evaluate_now(engine, layouts.take(block), memory[block])
+            self._evaluate_now(engine, rest.take(slice(size)))
+            rest, size = rest.take(slice(size, None)), _GROWTH * size
         self.found.counts.evaluated += left_out
         self.found.counts.pruned += left_out
 
-    def _evaluate_now(self, engine: Engine, layouts: Layouts, memory: NDArray[np.float64]) -> None:
-        if len(layouts):
-            self._evaluate(engine, *self._balanced(engine, layouts, memory))
+    def _bounded(
+        self, engine: Engine, layouts: Layouts, memory: NDArray[np.float64], *, in_full: bool
+    ) -> Ranked:
+        """Layouts with lower bounds of their steps (`least_us`)."""
+        least = least_us(engine, layouts, in_full=in_full)
+        return Ranked(layouts, self.question.score(layouts, least), least, memory)
+
+    def _evaluate_now(self, engine: Engine, bounded: Ranked) -> None:
+        if len(bounded):
+            self._evaluate(engine, *self._balanced(engine, bounded.layouts, bounded.memory_bytes))
             self._settle()
 
-    def _may_be_best(self, least: NDArray[np.float64], memory: NDArray[np.float64]) -> NDArray[np.bool_]:
+    def _may_be_best(self, bounded: Ranked) -> NDArray[np.bool_]:
         """As `_may_matter`; those without an answer are evaluated too, which counts them."""
-        return np.isnan(least) | self._may_matter(least, memory)
+        return np.isnan(bounded.score) | self._may_matter(bounded)
 
     def _evaluate(self, engine: Engine, layouts: Layouts, memory: NDArray[np.float64]) -> None:
         answered = 0
@@ -138,15 +145,15 @@ class _Sweep:
         question = self.question
         found.add(ranked, question.top, front=question.front, by_kind=question.by_kind)
 
-    def _may_matter(self, bounds: NDArray[np.float64], memory: NDArray[np.float64]) -> NDArray[np.bool_]:
+    def _may_matter(self, bounded: Ranked) -> NDArray[np.bool_]:
         """Whether layouts with these lower bounds of their scores can be among the best, or on the front."""
-        return self.found.may_matter(self.question, bounds, memory)
+        return self.found.may_matter(self.question, bounded)
 
     def _wait(self, group: Configurations, layouts: Layouts, memory: NDArray[np.float64]) -> None:
         """Keep a group with its bounds; the most promising layouts are simulated first."""
         bounds = group.bound_us()
         bounded = Ranked(layouts, self.question.score(layouts, bounds), bounds, memory)
-        chosen = self._may_matter(bounded.score, memory)
+        chosen = self._may_matter(bounded)
         self.found.counts.pruned += int((~chosen).sum())
         if chosen.any():
             bounded = bounded.take(chosen)
@@ -165,7 +172,7 @@ class _Sweep:
         for (group, bounded), chosen in zip(self.waiting, seeds, strict=True):
             self._simulate(group, bounded, chosen)
         for (group, bounded), is_seed in zip(self.waiting, seeds, strict=True):
-            may_matter = self._may_matter(bounded.score, bounded.memory_bytes)
+            may_matter = self._may_matter(bounded)
             self.found.counts.pruned += int((~(may_matter | is_seed)).sum())
             self._simulate(group, bounded, may_matter & ~is_seed)
         self.waiting, self.promising = [], Found()
@@ -255,12 +262,11 @@ class _Sweep:
                     self.predictor.bundle, question.space.model, layouts, most_bytes=question.most_bytes
                 )
                 found.look_at_memory(layouts, memory)
-                fits = memory <= question.usable_bytes(layouts)
-                if not fits.all():
-                    counts.out_of_memory += int((~fits).sum())
-                    layouts, memory = layouts.take(fits), memory[fits]
-                if len(layouts):
-                    yield layouts, memory
+                fits = np.flatnonzero(memory <= (question.most_bytes or np.inf))
+                fits = fits[memory[fits] <= question.usable_bytes(layouts.take(fits))]
+                counts.out_of_memory += len(layouts) - len(fits)
+                if len(fits):
+                    yield layouts.take(fits), memory[fits]
             self.done += units
             if self.report is not None:
                 total = -(-self.units // self.shards)

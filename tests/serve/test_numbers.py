@@ -52,6 +52,12 @@ def test_the_page_states_the_limits(page: str, stated: str) -> None:
     assert stated in " ".join((DOCS / page).read_text().split())
 
 
+@pytest.mark.parametrize(("cores", "workers"), [(1, 1), (2, 2), (64, 2)])
+def test_a_thread_per_core_up_to_two(monkeypatch: pytest.MonkeyPatch, cores: int, workers: int) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _process: set(range(cores)))
+    assert Limits().workers == workers
+
+
 def test_heads_and_chunks() -> None:
     parser = connections._Parser(h11.SERVER, connections._MAX_HEAD_BYTES)
     head = b"GET / HTTP/1.1\r\nX: "

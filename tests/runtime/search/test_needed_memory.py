@@ -16,7 +16,7 @@ from kernelcast.runtime.search.space import Space
 MODEL = ModelConfig(
     name="tiny", hidden_size=64, sequence_length=24, attention_heads=8, layers=12, vocabulary_size=100
 )
-SPACE = Space(model=MODEL, gpus=(8, 16), global_batch=64, gpus_per_node=8)
+SPACE = Space(model=MODEL, gpus=(8, 16), global_batch=512, gpus_per_node=8)
 
 
 @pytest.fixture

@@ -111,7 +111,12 @@ def test_what_may_still_matter_by_hand() -> None:
     found = Found()
     found.add(ranked([(1, 5), (3, 3), (4, 9)]), 2)
     # Of two, the second has a score of 3; with 4 bytes (3, 3) is better than a 4, with 2 bytes nothing is.
-    score, memory = np.array([0.5, 3, 4, 4]), np.array([9.0, 9, 4, 2])
-    assert found.may_matter(Question(space=space, top=2), score, memory).tolist() == [True, True, False, True]
-    # There is room for a third.
-    assert found.may_matter(Question(space=space, top=3), score, memory).all()
+    bounded = ranked([(0, 9), (3, 9), (4, 4), (4, 2)])
+    assert found.may_matter(Question(space=space, top=2), bounded).tolist() == [True, True, False, True]
+    # There is room for a third, but not of the same kind with a step that cannot be shorter.
+    assert found.may_matter(Question(space=space, top=3), bounded).all()
+    of_one_kind = Question(space=space, top=3, by_kind=True, front=False)
+    found.best = best_of(found.best, 3, by_kind=True)
+    assert found.may_matter(of_one_kind, bounded).tolist() == [True, False, False, False]
+    bounded.layouts.table[2:, 1] = 7
+    assert found.may_matter(of_one_kind, bounded).tolist() == [True, False, True, True]

@@ -113,7 +113,10 @@ def test_no_more_is_simulated_than_the_most_promising_leave_open(estimator: Esti
     for own, needed, _, times_us in groups:
         chosen = np.isin(own["index"], promising)
         exact.add(Ranked(own, times_us, times_us, needed).take(chosen), question.top)
-    left = sum(exact.may_matter(question, bound_us, needed).sum() for _, needed, bound_us, _ in groups)
+    left = sum(
+        exact.may_matter(question, Ranked(own, bound_us, bound_us, needed)).sum()
+        for own, needed, bound_us, _ in groups
+    )
     counts = sweep(estimator.predictor, question).counts
     assert 0 < counts.simulated <= left < counts.evaluated / 2
     assert counts.simulated + counts.pruned == counts.evaluated == sum(len(own) for own, *_ in groups)
