@@ -26,9 +26,12 @@ from kernelcast.runtime.hardware.fabric import node_of
 from kernelcast.runtime.hardware.limits import LAUNCH_FLOOR_US, clock_scale, limits, sustained_flops_per_s
 from kernelcast.runtime.operators import OPERATORS, Direction, Key, Vector
 from kernelcast.runtime.request.fields import Float8Recipe
+from kernelcast.runtime.step.layers.linear import TRANSPOSITION
 from kernelcast.runtime.step.modules import RECIPES
 
 _US_PER_S = 1e6
+_NOTHING_US = 1e-6
+"""Of what a device's products do without."""
 
 
 def cap_by_device(bundle: Bundle, found: OperatorTimes, power_limit_w: float = 0.0) -> None:
@@ -43,7 +46,10 @@ def cap_by_device(bundle: Bundle, found: OperatorTimes, power_limit_w: float = 0
     slower = 1 / clock_scale(device, power_limit_w)
     held_in = {one: sustained_flops_per_s(device, one, power_limit_w) for one in ELEMENT_BYTES}
     for one, answer in found.answers.items():
-        (operator, direction), vector, _ = one
+        (operator, direction), vector, role = one
+        if role == TRANSPOSITION and device.architecture == "Blackwell":
+            found.answers[one] = 3 * (_NOTHING_US,)
+            continue
         row = OPERATORS[operator]
         if row.is_collective or math.isnan(answer[0]):
             continue

@@ -52,7 +52,9 @@ StateType = Literal["float32", "bfloat16", "8bit"]
 LossKind = Literal["plain", "native", "fused", "in_place"]
 GradientCollective = Literal["all_reduce", "reduce_scatter"]
 TensorOverlap = Literal["none", "weight_gradients", "products"]
-Float8Recipe = Literal["none", "tensorwise", "delayed", "rowwise", "blockwise", "mxfp8", "nvfp4"]
+Float8Recipe = Literal[
+    "none", "tensorwise", "delayed", "rowwise", "blockwise", "mxfp8", "nvfp4", "nvfp4_plain"
+]
 LinearKind = Literal["attention", "mlp", "experts"]
 AdaptedLinear = Literal[
     "attention", "q_proj", "k_proj", "v_proj", "o_proj", "mlp", "gate_proj", "up_proj", "down_proj"
@@ -252,7 +254,9 @@ class LayoutFields:
         "Overlap of tensor-parallel collectives: none, with weight gradients, or with all GEMMs.",
         "none", of_stack=True)
     fp8_recipe: Float8Recipe = stated(choice(get_args(Float8Recipe)),
-        "Linears in 8 or 4 bit: scales per tensor (current or delayed), row or block of 128, MXFP8, or NVFP4.", "none",
+        "Linears in 8 or 4 bit: scales per tensor (current or delayed), row or block of 128, MXFP8, or NVFP4 (plain: "
+        "without Hadamard transforms).",
+        "none",
         of_stack=True)
     fp8_linears: tuple[LinearKind, ...] = stated(
         names(get_args(LinearKind), "one or more of attention, mlp, experts"),

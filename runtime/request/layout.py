@@ -56,11 +56,12 @@ class Parallelism(LayoutFields):
       model fewer layers if that shortens the slowest chunk by predicted time; the estimate has the resulting counts.
     - `attention_kernel`: if another one was measured, times are multiplied by a published ratio (docs/hardware.md,
       Attention's kernel).
-    - `kept_by`: times do not depend on it.
+    - `kept_by`: of times only what is cast and gathered depends on it.
     - `fp8_recipe`: GEMMs of `fp8_linears` in 8 or 4 bit (runtime/step/modules.py): scaled per tensor by its largest
       entry ("tensorwise") or by earlier steps' ("delayed"), per row, per block of 128 ("blockwise"), of 32 with 8-bit
-      scales ("mxfp8"), or in 4 bit of 16 ("nvfp4"); routers, logits and everything between queries and attention output
-      stay in 16 bit, but for attention with `fp8_attention`.
+      scales ("mxfp8"), or in 4 bit of 16 ("nvfp4"; "nvfp4_plain" without Hadamard transforms); routers, logits and
+      everything between queries and attention output stay in 16 bit, but for attention with `fp8_attention`.
+    - `fp8_dispatch`: in both passes, dispatch to the experts sends 8 bits, combination 16 (DeepSeek-V3, arXiv
       2412.19437, section 3.3.3); needs `fp8_recipe`, with which experts read 8 bits anyway.
     - `objective`: "dpo" is direct preference optimization (arXiv 2305.18290): a sample is a chosen and a rejected
       sequence, and a frozen copy of the model, with LoRA the base model itself, gives its log-probabilities of both.

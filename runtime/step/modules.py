@@ -7,7 +7,7 @@ Bytes are per entry, scales included: one per tensor or row weighs nothing, a bl
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.request.fields import Float8Recipe, FrozenWeights, ModuleKind
@@ -33,8 +33,8 @@ class Modules:
     - `has_engine`: TransformerEngine has a cuBLAS workspace of its own.
     - `keeps_gathered`: products whose input is gathered along the sequence keep it whole; else a shard of it, which is
       gathered again.
-    - `gathers_float8`: with a scale per tensor a device casts its shard of the sequence, and gathers a byte per entry;
-      else the training's type is gathered, and cast whole.
+    - `gathered_recipes`: those with which a device casts its shard of the sequence, and gathers what it cast; with the
+      others the training's type is gathered, and cast whole.
     - `separates_linears`: queries, keys and values, gate and up are products of their own, and the gradients of what
       they read are added; else one product each.
     - `sharded_loss_copies`: tensors in fp32 that a plain loss over a cut vocabulary has on top of what it keeps.
@@ -53,7 +53,7 @@ class Modules:
     caches_float8: bool = False
     has_engine: bool = False
     keeps_gathered: bool = False
-    gathers_float8: bool = False
+    gathered_recipes: frozenset[Float8Recipe] = frozenset()
     separates_linears: bool = False
     sharded_loss_copies: int = 2
     frees_outputs: bool = False
@@ -72,15 +72,15 @@ MODULES: Mapping[ModuleKind, Modules] = {
     # stage (`PipelineStage`) makes its `_RecvInfo` for all micro-batches.
     "torchtitan": Modules(
         keeps_gathered=True,
-        gathers_float8=True,
+        gathered_recipes=frozenset({"tensorwise"}),
         separates_linears=True,
         sharded_loss_copies=3,
         receives_all=True,
     ),
     # Megatron-core with TransformerEngine: get_qkv_layout makes q, k, v contiguous where they are no layout that
     # its kernels know, SwiGLUFunction, TELayerNormColumnParallelLinear (of queries, keys and values, a dense MLP, and
-    # behind the norms of low ranks), gradient_accumulation_fusion with get_dummy_wgrad, and
-    # VocabParallelCrossEntropy (docs/memory.md, Modules).
+    # behind the norms of low ranks), gradient_accumulation_fusion with get_dummy_wgrad, gather_along_first_dim with a
+    # quantizer, and VocabParallelCrossEntropy (docs/memory.md, Modules).
     "megatron": Modules(
         copies_attention_inputs=True,
         fuses_gate=True,
@@ -90,6 +90,7 @@ MODULES: Mapping[ModuleKind, Modules] = {
         reuses_loss=True,
         caches_float8=True,
         has_engine=True,
+        gathered_recipes=frozenset(get_args(Float8Recipe)) - {"none", "rowwise"},
         frees_outputs=True,
         separates_masters=True,
     ),
@@ -107,7 +108,9 @@ class Recipe(NamedTuple):
     - `cast_bytes`: read and written where an activation or a gradient is cast, both copies together;
     - `one_copy_bytes`: the same where no weight gradient reads the transposed copy, as the weight is frozen;
     - `weight_bytes`: the same where a weight is cast after an update;
-    - `copies`: of a weight, as it is and transposed.
+    - `copies`: of a weight, as it is and transposed;
+    - `scales_blocks`: along rows and along columns entries have other scales, so each copy is made from 16 bit. With a
+      scale per tensor the transposed copy is made from the other.
     """
 
     units: str
@@ -117,6 +120,10 @@ class Recipe(NamedTuple):
     one_copy_bytes: float
     weight_bytes: float
     copies: int = 2
+
+    @property
+    def scales_blocks(self) -> bool:
+        return self.entry_bytes % 1 > 0
 
 
 FROZEN_BYTES: Mapping[FrozenWeights, float] = MappingProxyType(
@@ -140,5 +147,7 @@ RECIPES: Mapping[Float8Recipe, Recipe] = MappingProxyType(
         "mxfp8": Recipe("mxfp8", "float8_tensor", _MX, 2 + 2 * _MX, 2 + _MX, 2 + 2 * _MX),
         # The largest entry; rows; columns after a Hadamard transform, which reads 16 bit again.
         "nvfp4": Recipe("nvfp4", "float4_block", _NV, 6 + 2 * _NV, 4 + _NV, 4 + 2 * _NV),
+        # Both copies in one pass where nothing is transformed (NVTE_NVFP4_DISABLE_RHT).
+        "nvfp4_plain": Recipe("nvfp4", "float4_block", _NV, 4 + 2 * _NV, 4 + _NV, 4 + 2 * _NV),
     }
 )

@@ -23,7 +23,7 @@ _OF_STEP = {
     "pp", "dp", "micro_batches", "schedule", "virtual_stages", "recompute", "zero", "layer_counts", "layer_split",
     "reduce_dtype", "recompute_modules", "recompute_layers", "recompute_together", "recompute_early_stop", "optimizer",
     "optimizer_states", "host_launch_us", "attention_kernel", "exposed_share", "gradient_collective", "shard_group",
-    "fp8_weights", "offload_modules",
+    "offload_modules",
     "overlap_gradients", "overlap_parameters", "overlap_bucket", "expert_imbalance", "expert_tokens", "expert_capacity",
     "offload_optimizer", "offload_activations", "host_link_gb_per_s", "host_memory_gb_per_s",
     "power_limit_w",
@@ -246,9 +246,12 @@ class Sizes:
         return self.is_cast(kind) and self.modules.caches_float8
 
     def gathers_float8(self, kind: str) -> bool:
-        """Whether a cut sequence is cast before these linears gather it."""
-        cast = self.layout.fp8_recipe == "tensorwise" and kind in self.layout.fp8_linears
-        return cast and self.modules.gathers_float8
+        """Whether a cut sequence is cast before these linears gather it: not into userbuffers, whose exposed share was
+        found with 16 bit.
+        """
+        layout, modules = self.layout, self.modules
+        is_cast = layout.fp8_recipe in modules.gathered_recipes and kind in layout.fp8_linears
+        return is_cast and not (modules.has_engine and layout.tensor_overlap == "products")
 
     @cached_property
     def length(self) -> Number:

@@ -263,7 +263,7 @@ def _mlperf_run(row: Mapping[str, str], per_node: int) -> dict[str, Any]:
         ),
         **MLPERF_FORMATS[row["precision"]],
         **({"cuda_graphs": MLPERF_GRAPHS[row["cuda_graph"]]} if row["cuda_graph"] else {}),
-        **({"tensor_overlap": "products"} if row["tp_overlap"] == "1" and sizes["tp"] > 1 else {}),
+        **({"tensor_overlap": OVERLAPS[row["tp_overlap"]]} if sizes["tp"] > 1 else {}),
         **(
             {
                 "lora_rank": 16,
@@ -290,8 +290,10 @@ MLPERF_FORMATS = {
         "fp8_recipe": "delayed" if "delayed" in LAYOUT["fp8_recipe"].kind.values else "tensorwise"
     },
     "fp8-tensorwise": {"fp8_recipe": "tensorwise"},
-    "nvfp4": {"fp8_recipe": "nvfp4"},
+    "nvfp4": {"fp8_recipe": "nvfp4_plain"},  # NVTE_NVFP4_DISABLE_RHT=1 in all of 5.1
 }
+OVERLAPS = {"0": "weight_gradients", "1": "products"}
+"""Megatron-LM's linears sum the input's gradient under the weight's without userbuffers too."""
 MLPERF_GRAPHS = {"layer": "partial", "full": "full"}
 KV_HEADS = 8
 """Of all models but GPT-3, which none cuts along the sequence. LoRA's cp 8 exchanges heads for tokens. The code of

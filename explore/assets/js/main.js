@@ -18,7 +18,7 @@ const CONTROLS = Object.keys(DEFAULTS);
 // What leaves a chosen layout as it is.
 const KEEPS_LAYOUT = ["network", "attention", "kernel", "stack", "price", "tokens", "top", "fabric", "hardware"];
 const ONLY_SHOWN = ["price", "tokens"];
-const FP8_RECIPES = ["tensorwise", "delayed", "rowwise", "blockwise", "mxfp8", "nvfp4"];
+const FP8_RECIPES = ["tensorwise", "delayed", "rowwise", "blockwise", "mxfp8", "nvfp4", "nvfp4_plain"];
 const CONFIG = "\u0000config";
 const FULL_AFTER_MS = 250;
 const RETRY_MS = 2000;

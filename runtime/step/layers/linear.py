@@ -7,11 +7,16 @@ from typing import Any
 from kernelcast.runtime.operators import Direction
 from kernelcast.runtime.operators.gemm import CAST_BYTES
 from kernelcast.runtime.request.fields import LinearKind
-from kernelcast.runtime.step.adapters import adapted_columns
+from kernelcast.runtime.step.adapters import adapted_columns, is_adapted
 from kernelcast.runtime.step.modules import FROZEN_BYTES, RECIPES
 from kernelcast.runtime.step.op import Matrix, Number, Op, Ops, op
 from kernelcast.runtime.step.sizes import Sizes
 
+ADAPTER_SCALE = "adapter_scale"
+"""Role of the multiplication of an adapter's output by its scale, alpha over the rank."""
+TRANSPOSITION = "frozen_transposition"
+"""Role of the copy that TransformerEngine makes of a frozen weight in 8 bit in every backward pass, where products read
+one order alone (`is_non_tn_fp8_gemm_supported`)."""
 _FROZEN = (Direction.FORWARD, Direction.INPUT_GRADIENT)
 
 
@@ -40,7 +45,8 @@ def linear(
     if s.is_cast(kind):
         operator += f"_{RECIPES[s.layout.fp8_recipe].product}"
         rows, module = math.prod(groups) * m, others.get("module", "")
-        before = gathers if s.gathers_float8(kind) else None
+        keeps_type = gathers is Direction.FORWARD and is_adapted(s.model, s.layout, kind, role)
+        before = gathers if s.gathers_float8(kind) and not keeps_type else None
         casts = (
             _cast(s, f"{role}_input_cast", rows, k, Direction.FORWARD, before, module),
             _cast(s, f"{role}_gradient_cast", rows, n, Direction.BACKWARD, before, module),
@@ -52,8 +58,13 @@ def linear(
     if s.modules.separates_linears and len(columns) > 1 and not s.is_frozen:
         return (*casts[:1], *_separate(s, role, operator, (m, k), columns, own), *casts[1:])
     product = op(role, operator, *shape, role=role, directions=_FROZEN if s.is_frozen else None, **own)
+    transposes = s.is_frozen and s.layout.fp8_weights and not RECIPES[s.layout.fp8_recipe].scales_blocks
+    if casts and transposes:
+        moved = RECIPES[s.layout.fp8_recipe].entry_bytes / s.element_bytes
+        casts = (*casts, _rewritten(f"{role}_transposition", weight, moved, TRANSPOSITION, product.module))
     if s.is_quantised:
-        casts = (_dequantisation(s, f"{role}_dequantisation", weight, product.module), *casts)
+        moved = (FROZEN_BYTES[s.layout.frozen_weights] + s.element_bytes) / (2 * s.element_bytes)
+        casts = (_rewritten(f"{role}_dequantisation", weight, moved, "", product.module), *casts)
     adapted = adapted_columns(s.model, s.layout, kind, role, columns or (n,))
     if groups or not adapted:
         return (*casts[:1], product, *casts[1:])
@@ -67,6 +78,7 @@ def linear(
         op(f"{role}_adapter_dropout", "dropout", m, k, **dropped),
         _adapter(f"{role}_adapter_down", "adapter_down", m, k, rank, module=module),
         _adapter(f"{role}_adapter_up", "adapter_up", m, rank, n, module=module, saves=saved),
+        op(f"{role}_adapter_scale", "copy", m, n, role=ADAPTER_SCALE, module=module),
         op(f"{role}_adapter_add", "residual_add", 1, m, n, module=module),
     )
 
@@ -108,24 +120,30 @@ def _cast(
 ) -> Op:
     """The cast of what a linear reads, or of its output's gradient, with the copies that the recipe makes.
 
-    In the pass that gathers in 8 bit (`before`) it is of a shard; what arrives is transposed.
+    In the pass that gathers what was cast (`before`) it is of a shard; with a scale per tensor what arrives is
+    transposed.
     """
     recipe = RECIPES[s.layout.fp8_recipe]
     moved: Any = recipe.one_copy_bytes if s.is_frozen else recipe.cast_bytes
     if direction is before:
-        of_shard = recipe.one_copy_bytes / s.tp + (0 if s.is_frozen else 2 * recipe.entry_bytes)
-        moved += s.sequence_parallel * (of_shard - moved)
+        of_shard, arrived = moved, 0.0
+        if not (recipe.scales_blocks or s.is_frozen):
+            of_shard, arrived = recipe.one_copy_bytes, 2 * recipe.entry_bytes
+        moved += s.sequence_parallel * (of_shard / s.tp + arrived - moved)
     rows = cast_rows(rows, moved)
     return op(name, "float8_cast", rows, columns, directions=(direction,), module=module)
 
 
-def _dequantisation(s: Sizes, name: str, weight: Matrix, module: str) -> Op:
-    """A weight read in 4 bit and written in the training's type, as a copy of as many bytes; nothing is kept."""
-    moved = (FROZEN_BYTES[s.layout.frozen_weights] + s.element_bytes) / (2 * s.element_bytes)
+def _rewritten(name: str, weight: Matrix, moved: float, role: str, module: str) -> Op:
+    """A frozen weight read and written in other types or orders: `moved` of what a copy moves; nothing is kept.
+
+    In 4 bit it is dequantised in both passes; in 8 bit it is transposed for the input's gradient.
+    """
     rows = weight.times * weight.k
     if isinstance(rows, int):
         rows = max(1, round(rows * moved))
-    return op(name, "copy", rows, weight.n, module=module)
+    directions = (Direction.BACKWARD,) if role else None
+    return op(name, "copy", rows, weight.n, role=role, directions=directions, module=module)
 
 
 def cast_rows(rows: Number, moved_bytes: float) -> Number:

@@ -4,8 +4,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from kernelcast.runtime.operators import Direction
+from kernelcast.runtime.step.adapters import is_adapted
+from kernelcast.runtime.step.modules import RECIPES
 from kernelcast.runtime.step.op import Number, Op, Ops, Overlap, flag, op
-from kernelcast.runtime.step.sizes import FLOAT8_BYTES, Sizes
+from kernelcast.runtime.step.sizes import Sizes
 
 
 class Mixer(NamedTuple):
@@ -33,15 +35,15 @@ def enter_region(
 
     With sequence parallelism the input is gathered; without it every device has all of it. Where a device keeps a shard
     of it, this is gathered again for the weight gradients, overlapped with the input gradient (arXiv 2205.05198,
-    section 4.2.2). The input's gradient is summed under the weight gradients where the framework overlaps it
-    (Megatron-LM's tensor_parallel/layers.py). `forward` are the products that share a gather, `backward` those that
-    share a sum.
+    section 4.2.2), but for frozen weights. The input's gradient is summed under the weight gradients where the
+    framework overlaps it (Megatron-LM's tensor_parallel/layers.py). `forward` are the products that share a gather,
+    `backward` those that share a sum.
     """
-    overlap, width = s.layout.tensor_overlap, _gathered_width(s, name)
+    overlap, width = s.layout.tensor_overlap, _gathered_width(s, name, forward.names)
     pieces = Overlap(forward.names, in_pieces=True) if in_pieces and overlap == "products" else None
     again = others | {"overlaps": Overlap(forward.names, Direction.INPUT_GRADIENT)}
     under = None if overlap == "none" else Overlap(backward.names, Direction.WEIGHT_GRADIENT)
-    gathers = int(forward.collectives > 0 and not s.modules.keeps_gathered)
+    gathers = int(forward.collectives > 0 and not (s.modules.keeps_gathered or s.is_frozen))
     sums = ("backward", backward.collectives)
     return (
         gather(s, f"gather_{name}", "forward", width, forward.collectives, overlaps=pieces, **others),
@@ -56,6 +58,8 @@ def leave_region(
 ) -> Ops:
     """Collectives of row-parallel products: output summed or scattered, its gradient then gathered."""
     of_output, width = f"gather_{name}_gradient", _gathered_width(s, name)
+    if s.gathers_float8(name) and RECIPES[s.layout.fp8_recipe].scales_blocks and not s.is_frozen:
+        width *= 2  # along rows for the input's gradient, along columns for the weight's
     is_cut = in_pieces and s.layout.tensor_overlap == "products"
     pieces = Overlap(forward.names, in_pieces=True) if is_cut else None
     of_gradient = Overlap(backward.names, Direction.INPUT_GRADIENT, in_pieces=True) if is_cut else None
@@ -67,9 +71,14 @@ def leave_region(
     )
 
 
-def _gathered_width(s: Sizes, name: str) -> int:
-    """Entries of the training's type per token of what a region gathers, with half of them cast to 8 bit."""
-    return s.hidden * FLOAT8_BYTES // s.element_bytes if s.gathers_float8(name) else s.hidden
+def _gathered_width(s: Sizes, name: str, readers: tuple[str, ...] = ()) -> int:
+    """Entries of the training's type per token that move as much as what a region gathers.
+
+    A copy that is cast; in the training's type where adapters next to `readers` read it too.
+    """
+    if not s.gathers_float8(name) or any(is_adapted(s.model, s.layout, name, role) for role in readers):
+        return s.hidden
+    return round(s.hidden * RECIPES[s.layout.fp8_recipe].entry_bytes / s.element_bytes)
 
 
 def all_reduce(s: Sizes, name: str, of_pass: str, count: Number, *, width: int = 0, **others: Any) -> Op:

@@ -1,5 +1,7 @@
 """Formats that a device has no units for, and power limits."""
 
+from dataclasses import replace
+
 import pytest
 
 from kernelcast.runtime import Estimator, Parallelism, UsageError, load_model
@@ -68,3 +70,25 @@ def test_a_power_limit_slows_attention_as_products_and_no_copy() -> None:
             assert after_us / before_us == pytest.approx(slower)
         elif operator in ("rms_norm", "residual_add", "adam"):
             assert after_us == before_us
+
+
+@pytest.mark.parametrize(("hardware", "transposes"), [("h100-sxm", True), ("b200-sxm", False)])
+def test_frozen_weights_in_8_bit_are_transposed_where_products_read_one_order(
+    hardware: str, transposes: bool
+) -> None:
+    estimator, model = Estimator.load(hardware), load_model("llama-3-8b")
+    layout = Parallelism(
+        pp=1,
+        tp=1,
+        dp=8,
+        micro_batch=1,
+        micro_batches=1,
+        kept_by="megatron",
+        fp8_recipe="delayed",
+        lora_rank=16,
+    )
+    kept, in_8_bit = (
+        estimator.predict(model=model, parallelism=replace(layout, fp8_weights=one)).step_time_s
+        for one in (False, True)
+    )
+    assert in_8_bit == pytest.approx(kept, rel=1e-6) if not transposes else in_8_bit > 1.005 * kept
