@@ -94,7 +94,9 @@ def test_memory_that_is_too_small() -> None:
 def test_memory_without_a_unit_is_refused() -> None:
     error = CliRunner().invoke(collect, ["plan", "--plan", "quick", "--gpu-memory", "80"]).exception
     assert isinstance(error, UsageError)
-    assert str(error).startswith("memory is '80' without a unit, expected one of B, kB, MB, GB, TB, KiB, ")
+    assert str(error).startswith(
+        "--gpu-memory is '80' without a unit, expected one of B, kB, MB, GB, TB, KiB, "
+    )
 
 
 def test_a_database_that_is_not_there_is_not_made(tmp_path: Path) -> None:
