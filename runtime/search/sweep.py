@@ -171,7 +171,9 @@ class _Sweep:
         ]
         for (group, bounded), chosen in zip(self.waiting, seeds, strict=True):
             self._simulate(group, bounded, chosen)
-        for (group, bounded), is_seed in zip(self.waiting, seeds, strict=True):
+        # Groups with the best bounds first: their times rule out most of the others.
+        waiting = zip(self.waiting, seeds, strict=True)
+        for (group, bounded), is_seed in sorted(waiting, key=lambda one: float(one[0][1].score.min())):
             may_matter = self._may_matter(bounded)
             self.found.counts.pruned += int((~(may_matter | is_seed)).sum())
             self._simulate(group, bounded, may_matter & ~is_seed)

@@ -108,6 +108,7 @@ _VARIES = re.compile(
 )
 
 _STYLES = re.compile(r"<(style|script)\b.*?</\1>", re.DOTALL)
+_DIGITS = re.compile(r'\d{3,}$|"p\d|nterval')  # as many as there are
 # Inner lines of JSON, joined.
 _DEEP = re.compile(r'\n +(?=["\]}[{])|(?<=[\[,])\n +(?=[-\d.#tfn]+,?$)', re.MULTILINE)
 
@@ -158,7 +159,9 @@ def test_commands_print_what_they_did(folder: Path) -> None:
             else:  # a file that a command wrote, without the styles and scripts of a page
                 print(_STYLES.sub("", Path(words[0]).read_text(encoding="utf-8")))
     said = _SEARCH.sub("# s", found.getvalue().replace(str(folder), "HERE"))
-    printed = _DEEP.sub(" ", _VARIES.sub(lambda match: len(match[0]) * "#", said))
+    printed = _DEEP.sub(
+        " ", _VARIES.sub(lambda match: "#" if _DIGITS.match(match[0]) else len(match[0]) * "#", said)
+    )
     if "WRITE_WHOLE_TEXTS" in os.environ:
         TEXTS.write_text(printed, encoding="utf-8")
     assert printed == text
