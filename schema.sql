@@ -344,6 +344,13 @@ CREATE TABLE lost_collective ( -- A rank's part of a collective that the profile
     PRIMARY KEY (timeline_number, collective_number)
 ) STRICT, WITHOUT ROWID;
 
+CREATE TABLE stream_wait ( -- An event that its stream made wait for one of another stream (cudaStreamWaitEvent), where the profiler recorded which.
+    timeline_number INTEGER NOT NULL REFERENCES timeline (number), -- timeline
+    sequence INTEGER NOT NULL, -- event in traced_event that waited: the next one launched on its stream
+    awaited_sequence INTEGER NOT NULL, -- event that it waited for: the last one launched before what was awaited was marked
+    PRIMARY KEY (timeline_number, sequence, awaited_sequence)
+) STRICT, WITHOUT ROWID;
+
 CREATE TABLE host_time ( -- Calls of the host of a trace, summed by step and name; runtime calls that may wait, from 50 µs on, one by one.
     timeline_number INTEGER NOT NULL REFERENCES timeline (number), -- timeline
     step INTEGER, -- step that they start in; NULL outside of steps

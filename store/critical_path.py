@@ -1,9 +1,10 @@
 """The longest chain of a step over host, streams and ranks, and what the step would gain if a part took half as long.
 
 An event starts when the last of these is done: its launch, the event before it on its stream, or the event of another
-stream that ended last (a wait for it is not recorded). The host launches one after another. It waited for an event that
-ended between two launches if that is a copy to pageable memory, or if a call that can wait is recorded and fits into
-that time. A collective that several ranks ran transfers from the last arrival on. Observed delays stay as they are.
+stream that it waits for: the one that ended last where no waits between streams were recorded. The host launches one
+after another. It waited for an event that ended between two launches if that is a copy to pageable memory, or if a call
+that can wait is recorded and fits into that time. A collective that several ranks ran transfers from the last arrival
+on. Observed delays stay as they are.
 """
 
 from collections import defaultdict
@@ -18,6 +19,8 @@ Part = tuple[str, str]
 """Class (compute, communication, memory, host or delay) and name."""
 FIRST = ("host", "before the first launch")
 DELAY = ("delay", "before a start")
+NOTHING, NOT_RECORDED = -1, -2
+"""For an event of another stream: none is awaited, or waits between streams were not recorded."""
 _NEAR_NS = 5_000  # between two kernels of a stream with nothing to wait for
 _AFTER_NS = 50_000  # a call that waited returns
 _SHARE = 0.8  # of the time from the last launch to the end of what is waited for
@@ -45,6 +48,7 @@ class PathEvents(NamedTuple):
     is_own: Mask
     blocks: Mask  # the host, until its end
     launcher: Rows
+    awaited: Rows  # event of another stream, `NOTHING` or `NOT_RECORDED`
 
 
 class PathPart(NamedTuple):
@@ -148,16 +152,21 @@ class _Graph:
         """What each event waits for."""
         events, nodes = self._events, np.arange(self._count)
         previous, other = self._before()
+        is_awaited = (events.awaited >= 0) & (events.end_ns[events.awaited] <= events.start_ns)
+        other = np.where(events.awaited == NOT_RECORDED, other, np.where(is_awaited, events.awaited, NOTHING))
         launch_ns = np.where(np.isnan(events.launch_ns), -inf, events.launch_ns)
         ended_ns = np.where(previous < 0, -inf, events.end_ns[previous])
         other_ns = np.where(other < 0, -inf, events.end_ns[other])
         is_next = (ended_ns > launch_ns) & (events.start_ns - ended_ns <= _NEAR_NS)
+        is_next &= ~is_awaited | (ended_ns >= other_ns)
         is_after_other = ~is_next & (other_ns > np.maximum(launch_ns, ended_ns))
         is_bound = is_next | (~is_after_other & (ended_ns > launch_ns))
         has_launch = launch_ns > -inf
         is_launched = has_launch & ~is_bound & ~is_after_other
         rows = np.flatnonzero(is_after_other)
         self._add_waits(rows, other[rows], events.start_ns[rows] - other_ns[rows], self._delay)
+        rows = np.flatnonzero(is_awaited & ~is_after_other)
+        self._add_waits(rows, other[rows], np.zeros(len(rows)), -1)
         rows = np.flatnonzero(is_launched)
         self._add(self._count + rows, rows, events.start_ns[rows] - launch_ns[rows], self._delay)
         is_running = ended_ns > events.start_ns  # it starts a while after the start of the event before

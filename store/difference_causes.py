@@ -6,15 +6,15 @@ host. A factor that all kernels share is a cause of its own; a module is named f
 
 import math
 import re
-from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from kernelcast.store.statistics import weighted_quantile
 
 Floats = NDArray[np.float64]
 LEAST_SHARE = 0.015
@@ -25,7 +25,7 @@ _LEAST_FACTOR = 0.05
 _SAME_SHAPES = 0.25  # of the time of a run: above, it computes the same as the other
 _MORE_OFTEN = 0.4  # of the change in time: the change in launches
 _OTHER_KERNELS = 0.3  # of the change
-_ALSO, _LITTLE = 0.6, 0.05  # of the change of its parts; of the time of a module
+_ALSO, _SMALL, _LITTLE = 0.6, 0.25, 0.05  # of the change of its parts; of the time of a module
 _MOST = 0.5  # of the time of all kernels: an outermost module of the same kernels is the whole model
 _SCATTER = 0.5  # of the common change, by which kernels differ from it
 _INSTANCE = re.compile(r"_\d+$")
@@ -235,12 +235,8 @@ def _factors(rows: Sequence[_Row]) -> tuple[float, float]:
     By time. The second is at most the median, or with an opposite change at least; 1 where they do not agree.
     """
     alike = [row for row in rows if row.one_ms and 0 < row.one_launches == row.two_launches]
-    ratios = sorted((row.two_ms / row.one_ms, row.one_ms) for row in alike)
-    before_ms = list(accumulate(time_ms for _, time_ms in ratios))
-    if not ratios or not before_ms[-1]:
-        return 1.0, 1.0
-    shares = (_ALIKE, 0.5, 1 - _ALIKE)
-    low, middle, high = (ratios[bisect_left(before_ms, share * before_ms[-1])][0] for share in shares)
+    ratios = [(row.two_ms / row.one_ms, row.one_ms) for row in alike]
+    low, middle, high = (weighted_quantile(ratios, share) for share in (_ALIKE, 0.5, 1 - _ALIKE))
     return middle, low if low > 1 else min(high, 1.0)
 
 
@@ -261,18 +257,26 @@ def _changed(
         return found
     # Kernels do not all change by the common factor.
     beyond_ms = max(least_ms, _SCATTER * abs(factor - 1) * _one_ms(own))
-    if abs(_excess_ms(own, factor)) >= beyond_ms and not _is_chance(own, factor):
-        found, own = [*found, (path, own)], []
-    return [(path, list(rows))] if _is_whole(own, [part for _, part in found], factor) else found
+    excess_ms = 0.0 if _is_chance(own, factor) else abs(_excess_ms(own, factor))
+    if found and _is_whole(
+        own, [part for _, part in found], factor, is_changed=_SPLIT * excess_ms >= beyond_ms
+    ):
+        return [(path, list(rows))]
+    return [*found, (path, own)] if excess_ms >= beyond_ms else found
 
 
 def _excess_ms(rows: Sequence[_Row], factor: float) -> float:
     return _two_ms(rows) - factor * _one_ms(rows)
 
 
-def _is_whole(rest: Sequence[_Row], found: Sequence[Sequence[_Row]], factor: float) -> bool:
-    """Whether all parts of a module changed for one reason, and the rest of it as much, relative to its time."""
-    kinds = {_reason(part)[0] for part in found}
+def _is_whole(
+    rest: Sequence[_Row], found: Sequence[Sequence[_Row]], factor: float, *, is_changed: bool
+) -> bool:
+    """Whether all parts of a module changed for one reason, and the rest of it as much, relative to its time.
+
+    A small rest (`is_changed`) may have changed less.
+    """
+    kinds = {_reason(part)[0] for part in (*found, *([rest] if is_changed else ()))}
     if (
         len(kinds - {"host"} or kinds) != 1 or len(found) + bool(rest) < 2
     ):  # whatever runs, gaps are between it
@@ -283,6 +287,8 @@ def _is_whole(rest: Sequence[_Row], found: Sequence[Sequence[_Row]], factor: flo
     )
     is_alike = of_rest * of_found > 0 and abs(of_rest) >= _ALSO * abs(of_found)
     times_ms = [_one_ms(one) + _two_ms(one) for one in (rest, rows)]
+    if is_changed:
+        return is_alike or (of_rest * of_found > 0 and times_ms[0] <= _SMALL * sum(times_ms))
     return is_alike or (len(found) > 1 and times_ms[0] <= _LITTLE * sum(times_ms))
 
 

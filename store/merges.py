@@ -26,6 +26,7 @@ _PARTS = {
     "timeline": (
         "matched_collective",
         "lost_collective",
+        "stream_wait",
         "host_time",
         "trace_clock",
         "traced_event",

@@ -5,10 +5,20 @@ from collections import defaultdict
 from statistics import median_low
 
 import numpy as np
+from numpy.typing import NDArray
 
-from kernelcast.store.critical_path import DELAY, FIRST, Part, PathEvents, critical_path
+from kernelcast.store.critical_path import (
+    DELAY,
+    FIRST,
+    NOT_RECORDED,
+    NOTHING,
+    Part,
+    PathEvents,
+    critical_path,
+)
 from kernelcast.store.trace_sums import columns_of, groups_of
 
+_MOST_EVENTS = 1 << 32  # of a timeline
 _TYPICAL = """
     SELECT step_index, sum(compute_ns + exposed_communication_ns + memory_ns + idle_ns) AS time_ns,
         max(name LIKE '% (cut)')
@@ -21,7 +31,12 @@ _TIMELINES = """
     WHERE run_id = ? ORDER BY timeline.number
 """
 _EVENTS = """
-    SELECT kind_number, scope_number, device, stream, start_ns, duration_ns, launch_ns, collective_number,
+    SELECT event.sequence, kind_number, scope_number, device, stream, start_ns, duration_ns, launch_ns,
+        collective_number,
+        (SELECT awaited.sequence FROM stream_wait AS wait JOIN traced_event AS awaited
+            ON awaited.timeline_number = wait.timeline_number AND awaited.sequence = awaited_sequence
+            WHERE wait.timeline_number = event.timeline_number AND wait.sequence = event.sequence
+            ORDER BY awaited.start_ns + awaited.duration_ns DESC LIMIT 1) AS awaited,
         step IS :step AS is_own
     FROM traced_event AS event INDEXED BY sqlite_autoindex_traced_event_1 LEFT JOIN matched_collective AS matched
         ON matched.timeline_number = event.timeline_number AND matched.sequence = event.sequence
@@ -83,7 +98,7 @@ def _path_events(
     kinds = {number: values for number, *values in connection.execute(_KINDS)}
     scopes: dict[int, str] = dict(connection.execute(_SCOPES))
     parts = {DELAY: 0, FIRST: 1}
-    found: list[PathEvents] = []
+    found, known_keys = list[PathEvents](), list[NDArray[np.intp]]()
     for timeline, rank, from_ns, rate in connection.execute(_TIMELINES, (run_id,)).fetchall():
         rows = columns_of(connection, _EVENTS, {"timeline": timeline, "step": step})
         scope = np.nan_to_num(rows["scope_number"], nan=-1.0)
@@ -103,9 +118,26 @@ def _path_events(
         stream = np.empty(len(order), dtype=np.intp)
         stream[order] = np.searchsorted(borders, np.arange(len(order)), side="right")
         collective = np.nan_to_num(rows["collective_number"], nan=-1.0).astype(np.intp)
+        is_known = connection.execute(
+            "SELECT 1 FROM stream_wait WHERE timeline_number = ?", (timeline,)
+        ).fetchone()
+        # Positions are known when the events of all ranks are: until then, keys.
+        keys = timeline * _MOST_EVENTS + rows["sequence"]
+        awaited = np.where(np.isnan(rows["awaited"]), NOTHING, timeline * _MOST_EVENTS + rows["awaited"])
+        awaited = awaited.astype(np.intp) if is_known else np.full(len(order), NOT_RECORDED)
+        known_keys.append(keys[is_call == 0].astype(np.intp))
         columns = (np.full(len(order), rank), stream, start_ns, end_ns, launch_ns, part, collective,
-                   rows["is_own"] == 1, blocks == 1, launching)  # fmt: skip
+                   rows["is_own"] == 1, blocks == 1, launching, awaited)  # fmt: skip
         found.append(PathEvents._make(column[is_call == 0] for column in columns))
     joined = PathEvents._make(map(np.concatenate, zip(*found, strict=True)))
     order = np.lexsort((joined.end_ns, joined.start_ns))
-    return PathEvents._make(column[order] for column in joined), list(parts)
+    joined = PathEvents._make(column[order] for column in joined)
+    keys = np.concatenate(known_keys)[order]
+    by_key = np.argsort(keys)
+    place = (
+        by_key[np.searchsorted(keys[by_key], joined.awaited).clip(max=len(keys) - 1)] if len(keys) else by_key
+    )
+    is_there = (joined.awaited >= 0) & (keys[place] == joined.awaited)
+    return joined._replace(awaited=np.where(is_there, place, np.minimum(joined.awaited, NOTHING))), list(
+        parts
+    )

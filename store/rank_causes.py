@@ -10,6 +10,7 @@ from statistics import median
 from typing import Any
 
 from kernelcast.store.database import Database
+from kernelcast.store.statistics import weighted_quantile
 
 LEAST_SHARE = 0.01
 _CLEARLY = 2.0  # times the delay of the typical other rank
@@ -136,13 +137,8 @@ def _kernels(rows: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
             longest = max(longest, (name, row["launches"] * (mean_us - usual_us)), key=lambda one: one[1])
     if more_us > slower_us:
         return "more_work", "it launches more kernels"
-    ratios.sort()
-    total_us, below_us, common = sum(weight for _, weight in ratios), 0.0, 1.0
-    for ratio, weight in ratios:  # the factor that four fifths of the time exceed
-        below_us += weight
-        if below_us >= total_us / 5:
-            common = ratio
-            break
+    total_us = sum(weight for _, weight in ratios)
+    common = weighted_quantile(ratios, 0.2)  # the factor that four fifths of the time exceed
     if (common - 1) * total_us >= _SAME_FACTOR * slower_us:
         factor = median(ratio for ratio, weight in ratios if weight >= total_us / 100)
         return (

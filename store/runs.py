@@ -228,6 +228,13 @@ class LostCollective(NamedTuple):
     duration_ns: int
 
 
+class StreamWait(NamedTuple):
+    """An event that its stream made wait for one of another stream."""
+
+    sequence: int
+    awaited_sequence: int
+
+
 class HostTime(NamedTuple):
     """Calls of the host, summed by step and name."""
 
@@ -252,6 +259,7 @@ class Timeline:
     clock: TraceClock | None = None
     collectives: Sequence[MatchedCollective] = ()
     lost: Sequence[LostCollective] = ()
+    waits: Sequence[StreamWait] = ()
     host: Sequence[HostTime] = ()
     samples: Sequence[Sample] = ()
 

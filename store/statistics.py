@@ -4,7 +4,9 @@ All of them raise UsageError without any duration.
 """
 
 import statistics
+from bisect import bisect_left
 from collections.abc import Sequence
+from itertools import accumulate
 
 from kernelcast.runtime.errors import UsageError
 
@@ -36,6 +38,13 @@ def percentile(values: Sequence[float], fraction: float) -> float:
     below = int(rank)
     above = min(below + 1, len(ordered) - 1)
     return ordered[below] + (rank - below) * (ordered[above] - ordered[below])
+
+
+def weighted_quantile(weighted: Sequence[tuple[float, float]], fraction: float) -> float:
+    """The least of values, with weights above 0, up to which they have this fraction of all weight; 1.0 without any."""
+    ordered = sorted(weighted)
+    below = list(accumulate(weight for _, weight in ordered))
+    return ordered[bisect_left(below, fraction * below[-1])][0] if ordered and below[-1] else 1.0
 
 
 def quiet_us(durations: Sequence[float]) -> float:

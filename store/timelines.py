@@ -12,6 +12,7 @@ from kernelcast.store.runs import (
     HostTime,
     LostCollective,
     MatchedCollective,
+    StreamWait,
     Timeline,
     TimelineDigest,
     TraceClock,
@@ -24,6 +25,7 @@ _TUPLES: Mapping[str, Any] = {
     "trace_clock": TraceClock,
     "matched_collective": MatchedCollective,
     "lost_collective": LostCollective,
+    "stream_wait": StreamWait,
     "host_time": HostTime,
 }
 
@@ -64,14 +66,14 @@ def write_timeline(
 
 
 def _write_parts(connection: sqlite3.Connection, number: int, timeline: Timeline) -> None:
-    """Steps, clock, collectives and times of the host."""
+    """Steps, clock, collectives, waits and times of the host."""
     connection.executemany(
         "INSERT INTO traced_step (timeline_number, step, name, start_ns, duration_ns) VALUES (?, ?, ?, ?, ?)",
         ((number, index, *step) for index, step in enumerate(timeline.steps)),
     )
     clocks = () if timeline.clock is None else (timeline.clock,)
     for table, found in zip(
-        _TUPLES, (clocks, timeline.collectives, timeline.lost, timeline.host), strict=True
+        _TUPLES, (clocks, timeline.collectives, timeline.lost, timeline.waits, timeline.host), strict=True
     ):
         names = _TUPLES[table]._fields
         connection.executemany(

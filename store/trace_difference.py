@@ -165,7 +165,8 @@ def _gap(before: str, after: str) -> Work:
     """A gap between two scopes: in the module around both, or the host's if that is the whole model."""
     pairs = zip(before.split(_INSIDE), after.split(_INSIDE), strict=False)
     around = _INSIDE.join(one for one, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-    return Work("compute", GAPS, "", "", around, "") if _INSIDE in around else IDLE
+    is_inside = _INSIDE in around or before == after  # the same: an optimizer, which has no modules
+    return Work("compute", GAPS, "", "", around, "") if is_inside else IDLE
 
 
 def _per_step(database: Database, run_id: str) -> _PerStep:

@@ -50,7 +50,7 @@ GROUP BY collective, group_ranks, group_size, message_bytes
 ORDER BY sum(transfer_us) DESC LIMIT :top;
 
 -- path: critical path of a step, and the most that half of a part would save
--- The longest chain over launches, streams and ranks. Savings are upper bounds: waits between streams are not recorded.
+-- The longest chain over launches, streams and ranks. Where waits between streams are not recorded savings are upper bounds.
 SELECT name AS step, class, part, round(path_ns / 1e6, 3) AS path_ms,
     round(100.0 * share, 1) AS percent_of_path, round(saved_ns / 1e6, 3) AS half_saves_ms
 FROM path_part

@@ -24,6 +24,7 @@ from kernelcast.collector.ingest.occurrences import UnrecognisedGroup
 from kernelcast.collector.ingest.samples import sample_of
 from kernelcast.collector.ingest.scopes import marks_of
 from kernelcast.collector.ingest.spool import Content, read_spool, write_spool
+from kernelcast.collector.ingest.stream_waits import recorded_waits, stream_waits
 from kernelcast.collector.ingest.timeline import TraceEvents
 from kernelcast.collector.traces.arguments import whole
 from kernelcast.collector.traces.call_tree import CallTree
@@ -207,7 +208,7 @@ def _read(task: _Task) -> _File:
         _span_us(trace),
         len(trace.events),
     )
-    host = tuple(host_times(trace, tree))
+    host, waits = tuple(host_times(trace, tree)), recorded_waits(trace, tree)
     # What is not needed any more is freed: the events of the host, then its calls, then occurrences one kind at a time.
     trace = replace(trace, events=marks_of(trace, *DEVICE_CATEGORIES))
     found = extract(trace, gpus_per_node, tree)
@@ -248,7 +249,9 @@ def _read(task: _Task) -> _File:
         sample_of(kind, points.pop(kind), pieces, file.trace.measured_at) for kind in list(points)
     ]
     samples = flagged(found_samples, file.compute, file.fabric)
-    content = Content(samples=samples, steps=steps, host=host, events=stored)
+    content = Content(
+        samples=samples, steps=steps, host=host, waits=stream_waits(pieces, waits), events=stored
+    )
     if task.folder is None:
         return replace(file, content=content)
     write_spool(task.folder / task.digest, content)
@@ -283,12 +286,11 @@ def _jobs(files: Sequence[_File]) -> list[list[_File]]:
     return jobs
 
 
-def _traced_run(job: Sequence[_File], site: str) -> tuple[MeasuredRun, list[Ingested]]:
-    """The run of a job, and its files: that list is filled while the timelines are stored, which reads rank by rank."""
+def _run_of(job: Sequence[_File], site: str) -> Run:
     first = job[0]
     world_size, fabric = first.trace.world_size, first.fabric
     digests = sorted(file.trace.file_digest for file in job)
-    run = Run(
+    return Run(
         started_at=min((file.trace.measured_at for file in job if file.trace.measured_at), default=None),
         command=COMMAND,
         compute_id=first.compute.digest,
@@ -305,6 +307,11 @@ def _traced_run(job: Sequence[_File], site: str) -> tuple[MeasuredRun, list[Inge
         ),
         site=site,
     )
+
+
+def _traced_run(job: Sequence[_File], site: str) -> tuple[MeasuredRun, list[Ingested]]:
+    """The run of a job, and its files: that list is filled while the timelines are stored, which reads rank by rank."""
+    first, run = job[0], _run_of(job, site)
     ingested: list[Ingested] = []
     traces = [replace(file.trace, run_id=run.id) for file in job]
     unrecognised = [_unrecognised(file, trace.id) for file, trace in zip(job, traces, strict=True)]
@@ -323,6 +330,7 @@ def _traced_run(job: Sequence[_File], site: str) -> tuple[MeasuredRun, list[Inge
                 clock,
                 tuple(_work(file.collectives.calls, found)),
                 lacking,
+                content.waits,
                 content.host,
                 samples,
             )
@@ -343,7 +351,7 @@ def _traced_run(job: Sequence[_File], site: str) -> tuple[MeasuredRun, list[Inge
     measured = MeasuredRun(
         run=run,
         compute=first.compute,
-        fabric=fabric,
+        fabric=first.fabric,
         software=first.software,
         traces=tuple(zip(traces, unrecognised, strict=True)),
         timelines=timelines(),

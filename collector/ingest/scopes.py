@@ -14,6 +14,7 @@ _STEP = re.compile(
     r"(?:ProfilerStep#\d+|(?:train(?:ing)?[ _])?(?:step|iteration|iter)[ _#:]*\d+)(?: \(cut\))?",
     re.IGNORECASE,
 )
+_NUMBER = re.compile(r"\d+")
 _PROFILERS_STEP = "ProfilerStep#"
 _DIGITS = 15  # of a number that fits into 64 bits
 _MODULE = "nn.Module: "
@@ -34,12 +35,16 @@ def steps_of(trace: Trace) -> Events:
 
 
 def begins_after_pauses(steps: Events) -> Floats:
-    """Begins, µs, of the profiler's steps whose number does not follow: nothing was recorded just before them."""
+    """Begins, µs, of steps whose number does not follow: nothing was recorded just before them.
+
+    The profiler counts every step. Other marks may count by tens, and from the start again in the next epoch.
+    """
     names = steps.named()
-    if not all(name.startswith(_PROFILERS_STEP) for name in names):
-        return np.empty(0)
-    numbers = [int(name.removeprefix(_PROFILERS_STEP).split()[0][-_DIGITS:]) for name in names]
-    is_next = np.isin(np.diff(numbers), (0, 1))
+    apart = np.diff([int(_NUMBER.findall(name)[-1][-_DIGITS:]) for name in names])
+    if all(name.startswith(_PROFILERS_STEP) for name in names):
+        is_next = np.isin(apart, (0, 1))
+    else:
+        is_next = apart <= min(apart[apart > 0], default=0)
     return steps.start_us[1:][~is_next]
 
 

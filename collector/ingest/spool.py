@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kernelcast.store import Sample, TracedEvent, TracedStep
-from kernelcast.store.runs import HostTime
+from kernelcast.store.runs import HostTime, StreamWait
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,6 +16,7 @@ class Content:
     samples: tuple[Sample, ...]
     steps: tuple[TracedStep, ...]
     host: tuple[HostTime, ...]
+    waits: tuple[StreamWait, ...]
     events: Iterable[TracedEvent]
 
 

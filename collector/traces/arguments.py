@@ -28,6 +28,7 @@ class Arguments(msgspec.Struct, frozen=True, gc=False, rename={
     "rank_stride": "Global rank stride", "moved_bytes": "bytes",
     "group_name": "Process Group Name", "group_description": "Process Group Description",
     "recorded_number": "Seq", "source_rank": "Src Rank", "destination_rank": "Dst Rank",
+    "awaited_stream": "wait_on_stream", "mark_correlation": "wait_on_cuda_event_record_corr_id",
     "registers": "registers per thread", "occupancy": "est. achieved occupancy %",
 }):  # fmt: skip
     """The arguments that this package uses, without ids and unchecked."""
@@ -53,6 +54,8 @@ class Arguments(msgspec.Struct, frozen=True, gc=False, rename={
     recorded_number: Any = None  # of a collective in its group
     source_rank: Any = None  # of a transfer between two ranks, in its group
     destination_rank: Any = None
+    awaited_stream: Any = None  # of a wait between streams
+    mark_correlation: Any = None  # of the call that marked what is awaited
     grid: Any = None  # of a launch
     block: Any = None
     registers: Any = None

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 DEVICE_CATEGORIES = frozenset({"kernel", "gpu_memcpy", "gpu_memset", "mtia_ccp_events", "hpu_op"})
 HOST_OPERATOR_CATEGORY = "cpu_op"
 ANNOTATION_CATEGORY = "user_annotation"
+SYNC_CATEGORY = "cuda_sync"
 LAUNCH_CATEGORIES = frozenset(
     {"cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver", "runtime", "driver", "xpu_runtime", "xpu_driver",
      "mtia_runtime", "privateuse1_runtime", "privateuse1_driver"}

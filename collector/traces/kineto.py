@@ -27,6 +27,7 @@ from kernelcast.collector.traces.events import (
     LAUNCH_CATEGORIES,
     NO_ARGUMENTS,
     NO_ID,
+    SYNC_CATEGORY,
     Events,
     Texts,
     microseconds,
@@ -162,7 +163,7 @@ def parse_trace(content: bytes, path: Path, *, is_partial: bool = False) -> Trac
     return _trace(_document(content, path, is_partial=is_partial), path, _Kept())
 
 
-_WITH_ARGUMENTS = {HOST_OPERATOR_CATEGORY, ANNOTATION_CATEGORY, *DEVICE_CATEGORIES}
+_WITH_ARGUMENTS = {HOST_OPERATOR_CATEGORY, ANNOTATION_CATEGORY, SYNC_CATEGORY, *DEVICE_CATEGORIES}
 
 
 class _Kept:

@@ -11,13 +11,14 @@ from kernelcast.collector.traces.events import (
     DEVICE_CATEGORIES,
     HOST_OPERATOR_CATEGORY,
     LAUNCH_CATEGORIES,
+    SYNC_CATEGORY,
     Events,
     Floats,
 )
 
 # Kinds that Kineto writes and that hold no work of their own, or none that is read.
 _OTHER_CATEGORIES = frozenset(
-    {"Trace", "python_function", "gpu_user_annotation", "overhead", "cuda_sync", "cpu_instant_event", "ac2g", "async",
+    {"Trace", "python_function", "gpu_user_annotation", "overhead", SYNC_CATEGORY, "cpu_instant_event", "ac2g", "async",
      "external_correlation", "fwdbwd", "cuda_profiler_range", "gpu_pm_counter", ""}
 )  # fmt: skip
 _READ = {

@@ -17,7 +17,7 @@ TABLES = {
     "hardware", "fabric", "software", "operator", "source", "run", "run_note", "sample", "sample_flag",
     "repetition", "trace", "unrecognised_kernel", "kernel_name", "kernel", "step", "prediction", "predictor",
     "device_peak", "merge", "merged_row", "timeline", "traced_step", "traced_event", "event_kind", "event_scope",
-    "failure_log", "step_times", "trace_clock", "matched_collective", "host_time", "lost_collective",
+    "failure_log", "step_times", "trace_clock", "matched_collective", "host_time", "lost_collective", "stream_wait",
 }  # fmt: skip
 
 

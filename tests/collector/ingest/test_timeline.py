@@ -87,11 +87,14 @@ def test_what_was_launched_before_the_recording_is_in_no_step(
     assert compute == (0.141,)
 
 
-def test_pauses_of_the_profiler_and_several_devices(make_file: FileMaker, tmp_path: Path, step: Any) -> None:
+@pytest.mark.parametrize("mark", ["ProfilerStep#", "iteration ", "train_step_"])
+def test_pauses_of_the_profiler_and_several_devices(
+    make_file: FileMaker, tmp_path: Path, step: Any, mark: str
+) -> None:
     """Steps of 2 ms in two cycles of the profiler, in which kernels of two devices overlap by half."""
     step.events.clear()
     for number, start_us in ((5, 1000.0), (6, 3000.0), (15, 60_000.0), (16, 62_000.0)):
-        step.host("user_annotation", f"ProfilerStep#{number}", start_us, 1999, 1, {})
+        step.host("user_annotation", f"{mark}{number}", start_us, 1999, 1, {})
         step.host_us, step.device_us = start_us + 1, start_us + 100
         step.call("aten::mm", kernels=(("one", 900.0), ("two", 900.0)))
         step.events[-1]["args"]["device"] = 1
@@ -99,16 +102,23 @@ def test_pauses_of_the_profiler_and_several_devices(make_file: FileMaker, tmp_pa
     with opened_traces([make_file("cycles.json", events=step.events)]) as database:
         report = trace_report(database, *traced_runs(database))
         rows = database.query("SELECT step, device_ms FROM step_time")
-    times = [
-        ("ProfilerStep#5", 1.351),
-        ("ProfilerStep#6", 2.0),
-        ("ProfilerStep#15", 1.351),
-        ("ProfilerStep#16", 2.0),
-    ]
+    times = [(f"{mark}{number}", ms) for number, ms in ((5, 1.351), (6, 2.0), (15, 1.351), (16, 2.0))]
     assert [(row["step"], row["device_ms"]) for row in report.steps] == times
     assert [(row["step"], row["device_ms"]) for row in rows] == times
     assert sum(report.parts_ms.values()) == pytest.approx((2.0 + 1.351 + 2.0) / 3)
     assert {(row["device"], row["busy_ms"]) for row in report.streams} == {(0, 3.6), (1, 3.6)}
+
+
+def test_marks_that_count_otherwise_are_no_pauses(make_file: FileMaker, tmp_path: Path, step: Any) -> None:
+    step.events.clear()
+    for place, number in enumerate((10, 20, 30, 10, 20)):
+        start_us = 1000.0 + 2000 * place
+        step.host("user_annotation", f"iteration {number}", start_us, 1900, 1, {})
+        step.host_us, step.device_us = start_us + 1, start_us + 100
+        step.call("aten::mm", kernels=(("one", 900.0),))
+    with opened_traces([make_file("marks.json", events=step.events)]) as database:
+        rows = database.query("SELECT device_ms FROM step_time")
+    assert [row["device_ms"] for row in rows] == [0.9, 2.0, 2.0, 2.0, 2.0]
 
 
 def test_events_point_to_their_sample(make_file: FileMaker, db: Path, step: Any) -> None:
