@@ -108,7 +108,7 @@ _VARIES = re.compile(
 )
 
 _STYLES = re.compile(r"<(style|script)\b.*?</\1>", re.DOTALL)
-_DIGITS = re.compile(r'\d{3,}$|"p\d|nterval')  # as many as there are
+_DIGITS = re.compile(r'\d{3,}$|"p\d|nterval')
 # Inner lines of JSON, joined.
 _DEEP = re.compile(r'\n +(?=["\]}[{])|(?<=[\[,])\n +(?=[-\d.#tfn]+,?$)', re.MULTILINE)
 
