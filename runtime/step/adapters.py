@@ -32,7 +32,7 @@ def adapted_columns(
     return tuple(width for name, width in zip(modules, columns, strict=False) if name in chosen)
 
 
-def is_adapted(model: ModelConfig, layout: Parallelism, kind: LinearKind, role: str) -> bool:
+def is_adapted(model: ModelConfig, layout: Parallelism, kind: str, role: str) -> bool:
     """Whether linears of this kind, or some that a product in `role` is of, have adapters."""
     return layout.lora_rank > 0 and not {kind, *_modules_of(model, role)}.isdisjoint(layout.lora_linears)
 
