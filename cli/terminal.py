@@ -199,7 +199,7 @@ def remember_typed(context: click.Context, words: Iterable[str]) -> None:
 def typed_words(*, without: Collection[str] = ()) -> list[str]:
     """The running command as typed after `kernelcast`, without some options and their values."""
     context = click.get_current_context()
-    words = iter(context.meta[_TYPED])
+    words = iter(context.meta.get(_TYPED) or (context.info_name or "",))  # not remembered where Click runs it
     kept = []
     for word in words:
         if word in without:

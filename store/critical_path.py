@@ -152,7 +152,7 @@ class _Graph:
         """What each event waits for."""
         events, nodes = self._events, np.arange(self._count)
         previous, other = self._before()
-        is_awaited = (events.awaited >= 0) & (events.end_ns[events.awaited] <= events.start_ns)
+        is_awaited = (events.awaited >= 0) & (events.end_ns[np.maximum(events.awaited, 0)] <= events.start_ns)
         other = np.where(events.awaited == NOT_RECORDED, other, np.where(is_awaited, events.awaited, NOTHING))
         launch_ns = np.where(np.isnan(events.launch_ns), -inf, events.launch_ns)
         ended_ns = np.where(previous < 0, -inf, events.end_ns[previous])

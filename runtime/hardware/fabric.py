@@ -172,15 +172,20 @@ def _check_share(field: str, usual: float, ends: tuple[float, float]) -> None:
 _MAX_FILE_BYTES = 1 << 16
 
 
-class Defaults(NamedTuple):
-    """Defaults of a kind of link for fields that a description leaves out; `source` says where they were measured.
+class Efficiency(NamedTuple):
+    """Share of a rate that large messages reach: the usual one, and the range over measured fabrics."""
 
-    `efficiency` is the share of a rate that large messages reach: the usual one, and the range over measured fabrics.
-    """
+    usual: float
+    low: float
+    high: float
+
+
+class Defaults(NamedTuple):
+    """Defaults of a kind of link for fields that a description leaves out; `source` says where they were measured."""
 
     latency_us: float
     startup_us: float
-    efficiency: tuple[float, float, float]
+    efficiency: Efficiency
     source: str
 
 
@@ -191,18 +196,20 @@ _NVLINK = "all-reduce, all-gather and reduce-scatter in nodes of A100, H100, H20
 _RDMA = "H100 and GH200 nodes on 400 Gbit/s InfiniBand"
 _LIKE_RDMA = "not measured: as InfiniBand, with a wider range"
 DEFAULTS: Mapping[str, Defaults] = {
-    "NVSwitch": Defaults(1.2, 40, (0.72, 0.62, 0.80), _NVLINK),
-    "NVLink mesh": Defaults(1.2, 40, (0.74, 0.62, 0.80), "A100 nodes of 4 on Perlmutter"),
-    "xGMI mesh": Defaults(1.5, 40, (0.70, 0.50, 0.85), "not measured: as NVLink, with a wider range"),
-    "PCIe": Defaults(5, 15, (0.60, 0.37, 0.70), "A100 PCIe nodes, published by SimuMax"),
-    "InfiniBand": Defaults(2.5, 9, (0.95, 0.85, 0.98), _RDMA),
-    "RoCE": Defaults(3, 9, (0.92, 0.75, 0.97), _LIKE_RDMA),
-    "Slingshot": Defaults(4, 9, (0.85, 0.60, 0.95), _LIKE_RDMA),
-    "EFA": Defaults(8, 14, (0.80, 0.60, 0.92), _LIKE_RDMA),
-    "Ethernet": Defaults(25, 14, (0.70, 0.30, 0.92), _LIKE_RDMA),
+    "NVSwitch": Defaults(1.2, 40, Efficiency(0.72, 0.62, 0.80), _NVLINK),
+    "NVLink mesh": Defaults(1.2, 40, Efficiency(0.74, 0.62, 0.80), "A100 nodes of 4 on Perlmutter"),
+    "xGMI mesh": Defaults(
+        1.5, 40, Efficiency(0.70, 0.50, 0.85), "not measured: as NVLink, with a wider range"
+    ),
+    "PCIe": Defaults(5, 15, Efficiency(0.60, 0.37, 0.70), "A100 PCIe nodes, published by SimuMax"),
+    "InfiniBand": Defaults(2.5, 9, Efficiency(0.95, 0.85, 0.98), _RDMA),
+    "RoCE": Defaults(3, 9, Efficiency(0.92, 0.75, 0.97), _LIKE_RDMA),
+    "Slingshot": Defaults(4, 9, Efficiency(0.85, 0.60, 0.95), _LIKE_RDMA),
+    "EFA": Defaults(8, 14, Efficiency(0.80, 0.60, 0.92), _LIKE_RDMA),
+    "Ethernet": Defaults(25, 14, Efficiency(0.70, 0.30, 0.92), _LIKE_RDMA),
 }
 """Latency and start-up in µs, efficiency with its range, by kind of link; between nodes the start-up is of a step."""
-IN_SWITCH = (0.60, 0.50, 0.64)
+IN_SWITCH = Efficiency(usual=0.60, low=0.50, high=0.64)
 """Share of the links' rate at which NVSwitch adds up an all-reduce (H100, H200, B200 nodes of 8)."""
 
 
@@ -281,14 +288,12 @@ def _with_defaults(level: str, values: Mapping[str, Any]) -> dict[str, Any]:
     return found | dict(values)
 
 
-def _shares(
-    values: Mapping[str, Any], name: str, range_name: str, usual: tuple[float, float, float]
-) -> dict[str, Any]:
+def _shares(values: Mapping[str, Any], name: str, range_name: str, usual: Efficiency) -> dict[str, Any]:
     """An efficiency and its range: without a range, the default's, moved where the share lies outside of it."""
-    share = values.get(name, usual[0])
+    share = values.get(name, usual.usual)
     if type(share) not in (int, float):
         return {}
-    return {name: share, range_name: [min(usual[1], share), max(usual[2], share)]}
+    return {name: share, range_name: [min(usual.low, share), max(usual.high, share)]}
 
 
 _NVLINK_VERSION = re.compile(r"NVLink ([0-9]+)$")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernelcast.store.critical_path import DELAY, FIRST, PathEvents, PathPart, critical_path
+from kernelcast.store.critical_path import DELAY, FIRST, NOT_RECORDED, PathEvents, PathPart, critical_path
 
 US = 1000
 HOST = ("host", "launching")
@@ -44,7 +44,8 @@ def path_of(
     kinds = (np.intp, np.intp, float, float, float, np.intp, np.intp, bool)
     columns = (np.array([row[place] for row in rows], dtype=kind) for place, kind in enumerate(kinds))
     blocks, launcher = np.zeros(len(rows), dtype=bool), np.full(len(rows), PARTS.index(HOST))
-    return critical_path(PathEvents(*columns, blocks, launcher), PARTS, calls_ns, begin_ns, top=9)
+    awaited = np.full(len(rows), NOT_RECORDED)
+    return critical_path(PathEvents(*columns, blocks, launcher, awaited), PARTS, calls_ns, begin_ns, top=9)
 
 
 def event(part: tuple[str, str], start: int, end: int, launch: int | None, stream: int = 7, rank: int = 0,
