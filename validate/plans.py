@@ -19,7 +19,7 @@ PUBLISHED_RUNS = Path(__file__).resolve().parent.parent / "plan" / "published_ru
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedRun(Record):
-    """A row of published_runs.toml."""
+    """A row of published_runs.toml. `rounding`: half a unit of the last published digit, over the figure."""
 
     OPTIONAL = WITH_DEFAULT
     hardware: str
@@ -29,6 +29,7 @@ class PublishedRun(Record):
     without: tuple[str, ...] = ()
     goodput: Annotated[float | None, between(0, 1)] = None
     gpu_hours: Annotated[float | None, above(0)] = None
+    rounding: Annotated[float, between(0, 1)] = 0.0
     at_least: bool = False
     vague: str
     source: str
@@ -47,9 +48,10 @@ class PlannedRun:
 
     @property
     def is_within(self) -> bool:
-        """Whether the report lies in the interval; of a bound, whether the interval reaches it."""
+        """Whether the report, as exact as it was published, meets the interval; a bound lies below its end."""
         low, high = self.interval
-        return low <= self.reported <= high or (self.run.at_least and self.reported <= high)
+        reaches = self.reported * (1 - self.run.rounding) <= high
+        return reaches and (self.run.at_least or low <= self.reported * (1 + self.run.rounding))
 
     @property
     def error(self) -> float:

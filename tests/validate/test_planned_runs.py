@@ -53,6 +53,9 @@ def check_errors(share: PlannedRun, hours: PlannedRun) -> None:
     for edge in (0.7, 0.9):
         assert asked(share, edge, False)[1]
     assert asked(hours, 0.5, False) == (0.6, False)
+    rounded = replace(hours, interval=(0.7, 0.9), run=replace(hours.run, rounding=0.02))
+    seen = [replace(rounded, reported=reported).is_within for reported in (0.68, 0.69, 0.91, 0.92)]
+    assert seen == [False, True, True, False]
     assert hours.to_dict()["quantity"] == "gpu_hours"
     assert hours.lost_per_failure_h is None
 
