@@ -173,7 +173,7 @@ def system_errors(name: str, what: str, *, missing: str = "", expected: str = ""
 
 @contextmanager
 def needs_extra(what: str, extra: str) -> Iterator[None]:
-    """Import inside what only an extra brings; UsageError where it is missing: `what` needs it, and `extra`."""
+    """For imports from an extra: where a package is missing, a UsageError says that `what` needs it, and `extra`."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -166,7 +166,7 @@ def _replace(target: Path, pieces: Iterable[bytes]) -> None:
 @contextmanager
 def unfinished_beside(target: Path) -> Iterator[Path]:
     """Yield a name next to a file or folder, for writing it; what has it at the end is removed, also on SIGTERM. It
-    tells machine (a digest) and process: what killed runs left under such names is removed first.
+    tells machine (a digest) and process: what killed runs of this machine left under such names is removed first.
     """
     machine = sha256(socket.gethostname().encode()).hexdigest()[:8]
     stray = re.compile(

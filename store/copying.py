@@ -114,7 +114,10 @@ class _Copy:
                 return insert(self.target, table, content) is not None
 
     def _is_same(self, table: str, row_id: str, content: Any) -> bool:
-        """Whether the target's row of this id has the same content; ids of timelines digest all of it."""
+        """Whether the target's row of this id has the same content.
+
+        An id of a timeline digests trace, steps and events: clock, collectives and waits are not compared.
+        """
         if table == "sample":
             return [content] == list(stored_samples(self.target, "id = ?", [row_id]))
         if table == "timeline":

@@ -87,7 +87,8 @@ class KernelChange:
 
 def kernel_change(asked: str, bundle: Bundle, factors: Factors | None = None) -> KernelChange | None:
     """What answers for another kernel than the measured one, None where that is not asked; `factors` multiply the
-    answers. DataError where the kernel does not run on the device, or which ratio of both counts is not known.
+    answers. DataError where the kernel does not run on the device, the measured one is not stated, no ratio of both is
+    published, or a stack's factor of attention already holds another kernel.
     """
     if asked == AS_MEASURED:
         return None

@@ -31,7 +31,7 @@ from kernelcast.runtime.step.modules import RECIPES
 
 _US_PER_S = 1e6
 _NOTHING_US = 1e-6
-"""Of what a device's products do without."""
+"""A copy that the device's products do not need; above 0, as logarithms are taken."""
 
 
 def cap_by_device(bundle: Bundle, found: OperatorTimes, power_limit_w: float = 0.0) -> None:

@@ -11,8 +11,9 @@ from kernelcast.runtime.operators import OPERATORS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownOperator:
-    """One direction of an operator: `how` it is known, `by` which substitute, and its mean `error` on held-out rows, a
-    fraction. `transfer_error` is the factor that 90 % of its transfers were within, None if measured on this device;
+    """One direction of an operator: `how` it is known (measured, transferred, substituted, not known), `by` which
+    substitute, from which `data`, and its mean `error` on held-out rows, a fraction.
+    `transfer_error` is the factor that 90 % of its transfers were within, None if measured on this device;
     `load` and `kernel` are those measured.
     """
 

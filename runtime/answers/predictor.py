@@ -44,7 +44,8 @@ Answer = tuple[float, float, float]
 class Predictor:
     """Answers how long operators take; safe to use from several threads, holds no open files. A model's input is
     `workload`, float32 [N, features], its outputs `time_us`, `low_us`, `high_us`, float32 [N, 1]. Answers are cached
-    and uncorrected: `factors_for` a timeline come from `stack`, else from the bundle's calibration.
+    and uncorrected: `factors_for` a timeline come from `stack`, else from the bundle's calibration
+    unless `calibrated` is False.
     """
 
     def __init__(

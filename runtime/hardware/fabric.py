@@ -330,7 +330,10 @@ def node_of(device_name: str, devices: int) -> Fabric | None:
 
 
 def host_link(device_name: str) -> Link | None:
-    """The fastest published link of a device to its host, PCIe or NVLink-C2C, in each direction; None without one."""
+    """The fastest published link of a device to its host, PCIe or NVLink-C2C, in each direction; None without one.
+
+    Copies reach less, and devices may share the host's memory.
+    """
     found = device_named(device_name)
     links = found.links if found else ()
     to_host = (link for link in links if link.kind.startswith("PCIe") or "C2C" in link.kind)

@@ -214,7 +214,7 @@ def longest_path_passes(schedule: Schedule, pp: int, micro_batches: int, virtual
 
 
 def check_durations(schedule: Schedule, durations: Durations, pp: int, virtual_stages: int) -> None:
-    """Check that durations fit stages and chunks, and split backward passes only if the schedule does."""
+    """UsageError unless durations fit stages and chunks, and split backward passes only if the schedule does."""
     kind = SCHEDULE_KINDS[schedule]
     sizes = (
         ("stages", durations.stages, pp),

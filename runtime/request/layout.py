@@ -93,7 +93,7 @@ class Parallelism(LayoutFields):
         for name, holds, expected in checks:
             if not holds:
                 found = getattr(self, name)
-                found = ",".join(found) if isinstance(found, tuple) else found
+                found = ",".join(map(str, found)) if isinstance(found, tuple) else found
                 raise UsageError(field=name, found=found, expected=expected)
 
     def _own_checks(self) -> Iterator[tuple[str, object, str]]:

@@ -32,7 +32,7 @@ class Config:
         return None
 
     def needed(self, names: tuple[str, ...], kind: FieldType) -> Any:
-        """The value of a required field; UsageError where it is not, or not of this kind."""
+        """The value of a required field; UsageError where it is absent or not of this kind."""
         value = self.read(names, kind)
         if value is None:
             raise UsageError(f"field {names[0]} is missing, expected {kind.expected}")

@@ -16,7 +16,7 @@ ADAPTER_SCALE = "adapter_scale"
 """Role of the multiplication of an adapter's output by its scale, alpha over the rank."""
 TRANSPOSITION = "frozen_transposition"
 """Role of the copy that TransformerEngine makes of a frozen weight in 8 bit in every backward pass, where products read
-one order alone (`is_non_tn_fp8_gemm_supported`)."""
+one order alone (`is_non_tn_fp8_gemm_supported`); PyTorch's are taken to need it too."""
 _FROZEN = (Direction.FORWARD, Direction.INPUT_GRADIENT)
 
 

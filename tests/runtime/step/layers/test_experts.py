@@ -187,6 +187,7 @@ def test_a_model_without_experts_has_none_to_spread() -> None:
         ({}, "ep is 4, expected 1"),
         ({"ep": 1, "expert_imbalance": 2.0}, "expert_imbalance is 2.0, expected 1"),
         ({"ep": 1, "expert_overlap": True}, "expert_overlap is true, expected false"),
+        ({"ep": 1, "expert_tokens": (1, 2, 3)}, "expert_tokens is .1,2,3., expected none"),
     ):
         with pytest.raises(UsageError, match=rf"^{refused}.*: model mixture has no experts"):
             replace(LAYOUT, **change).check(dense)  # type: ignore[arg-type]
