@@ -34,7 +34,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageTimeline:
-    """What one stage does: passes in order (those of a pair one after the other, although they take turns), sending
+    """What one stage does: passes in order (passes of a pair one after the other, although they take turns), sending
     at `sent_us` (of a pair: when its last pass ends), `all_reduces` with a span per chunk in the order in which
     gradients become ready, empty if nothing is reduced, then its `update`.
     """

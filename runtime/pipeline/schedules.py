@@ -196,8 +196,8 @@ def saved_in_pairs_us(
 
 
 def warm_up_passes(schedule: Schedule, stage: int, pp: int, virtual_stages: int = 1) -> int:
-    """Forward passes of a stage before the one that its first backward pass follows: as many as there are later
-    stages; interleaved twice that, and pp micro-batches through every chunk but the last (Megatron-LM).
+    """Forward passes of a stage before the one that its first backward pass follows: the number of later stages;
+    interleaved twice that, and pp micro-batches through every chunk but the last (Megatron-LM).
     """
     later = pp - 1 - stage
     return 2 * later + (virtual_stages - 1) * pp if schedule == "interleaved" else later
