@@ -138,6 +138,11 @@ class Stack(Record):
         """Per factor a row of 3 numbers: with independent standard normal z, its logarithm varies as spread · z."""
         return _root(self.log_covariance)
 
+    @property
+    def exposed_spread(self) -> tuple[float, ...]:
+        """How the logarithm of the exposed share varies, by 3 standard normal numbers."""
+        return self.spread[NAMES.index("exposed_share")]
+
     def factor_of(self, operator: str) -> float:
         """By what an operator's time is multiplied; 1 of collectives, which belong to the fabric."""
         row = factor_index(operator)

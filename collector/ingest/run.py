@@ -202,12 +202,8 @@ def _read(task: _Task) -> _File:
         raise DataError(f"{path}: holds no event with a duration, expected a trace of a run")
     gpus_per_node = task.gpus_per_node or gpus_per_node_of(trace)
     backend, rank = trace.distributed.get("backend"), whole(trace.distributed.get("rank"))
-    tree, compute, span_us, event_count = (
-        CallTree(trace),
-        compute_of(trace),
-        _span_us(trace),
-        len(trace.events),
-    )
+    tree, compute = CallTree(trace), compute_of(trace)
+    span_us, event_count = _span_us(trace), len(trace.events)
     host, waits = tuple(host_times(trace, tree)), recorded_waits(trace, tree)
     # What is not needed any more is freed: the events of the host, then its calls, then occurrences one kind at a time.
     trace = replace(trace, events=marks_of(trace, *DEVICE_CATEGORIES))

@@ -143,11 +143,11 @@ class AskedStep:
     def exposed_draws(
         self, stack: Stack, engine: Engine, *, step_us: float, draws: int
     ) -> NDArray[np.float64] | float:
-        """Random factors of the step, float64 [draws], by the uncertainty of `stack`'s last factor, the exposed share.
+        """Random factors of the step, float64 [draws], by the uncertainty of `stack`'s exposed share.
 
         `step_us` is the predicted step; a second step is predicted with a slightly smaller share.
         """
-        spread, layout = stack.spread[-1], self.parallelism
+        spread, layout = stack.exposed_spread, self.parallelism
         if not any(spread) or not layout.exposed_share:
             return 1.0
         less = replace(layout, exposed_share=layout.exposed_share * math.exp(-_LOG_STEP))

@@ -290,7 +290,7 @@ MLPERF_FORMATS = {
         "fp8_recipe": "delayed" if "delayed" in LAYOUT["fp8_recipe"].kind.values else "tensorwise"
     },
     "fp8-tensorwise": {"fp8_recipe": "tensorwise"},
-    "nvfp4": {"fp8_recipe": "nvfp4_plain"},  # NVTE_NVFP4_DISABLE_RHT=1 in all of 5.1
+    "nvfp4": {"fp8_recipe": "nvfp4_plain"},  # NVTE_NVFP4_DISABLE_RHT=1 in Lambda's of 5.1, taken for all
 }
 OVERLAPS = {"0": "weight_gradients", "1": "products"}
 """Megatron-LM's linears sum the input's gradient under the weight's without userbuffers too."""

@@ -138,10 +138,8 @@ def _pytest(name: str, arguments: list[str], tests: Sequence[str], plugin: Any) 
 class _Forks:
     """Runs tests of each mutant in a fork of a pytest that has collected all of them, until one fails."""
 
-    def __init__(
-        self, name: str, tests: dict[int, list[str]], took_s: dict[str, float], also: list[str], jobs: int
-    ) -> None:
-        self.name, self.tests, self.took_s, self.also, self.jobs = name, tests, took_s, also, jobs
+    def __init__(self, name: str, tests: dict[int, list[str]], took_s: dict[str, float], jobs: int) -> None:
+        self.name, self.tests, self.took_s, self.jobs = name, tests, took_s, jobs
         self.failed = ""
 
     def pytest_runtest_logreport(self, report: Any) -> None:
@@ -149,7 +147,6 @@ class _Forks:
 
     def pytest_runtestloop(self, session: Any) -> bool:
         items = {item.nodeid: item for item in session.items}
-        newer = [name for name in items if name.startswith(tuple(self.also)) and name not in self.took_s]
         running: dict[int, int] = {}
         for number, tests in (*self.tests.items(), *[(-1, [])] * self.jobs):
             while len(running) >= self.jobs or (number < 0 and running):
@@ -164,7 +161,7 @@ class _Forks:
                     print(done, text, file=file)
             if number >= 0:
                 if not (child := os.fork()):
-                    self._run(session, number, [items[one] for one in (*newer, *tests) if one in items])
+                    self._run(session, number, [items[one] for one in tests if one in items])
                 running[child] = number
         return True
 
@@ -242,10 +239,8 @@ def main() -> None:
     parser.add_argument(
         "--recorded", type=Path, help="keeps which tests reach what, for the same sample again"
     )
-    parser.add_argument("--number", type=int, action="append", help="only these of the sample")
     parser.add_argument("--range", type=int, nargs=2, default=(1, 10**9), help="only these of each path")
     parser.add_argument("--tests", nargs="+", default=["tests"], help="choose among these")
-    parser.add_argument("--also", nargs="+", default=[], help="newer tests, which every mutant meets first")
     parser.add_argument("--seconds", type=float, default=15.0, help="of tests for a mutant")
     parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args()
@@ -283,15 +278,13 @@ def main() -> None:
         if options.recorded:
             options.recorded.write_text(json.dumps(recorded))
     begin, end = options.range
-    asked = options.number or [
-        one for one in range(len(mutants)) if begin <= one % options.mutants + 1 <= end
-    ]
+    asked = [one for one in range(len(mutants)) if begin <= one % options.mutants + 1 <= end]
     reached, took_s = recorded["reached"], recorded["took_s"]
     tests = {
         one: chosen(mutants[one].path, reached.get(str(one), []), took_s, options.seconds) for one in asked
     }
     tried, noticed = Counter[str](), Counter[str]()
-    for number, by in noticing(mutants, codes, inside, tests, took_s, options.also, options.jobs):
+    for number, by in noticing(mutants, codes, inside, tests, took_s, options.jobs):
         room, mutant = str(options.paths[number // options.mutants]), mutants[number]
         tried[room] += 1
         noticed[room] += by != "SURVIVED"
@@ -312,15 +305,14 @@ def noticing(
     inside: set[int],
     tests: dict[int, list[str]],
     took_s: dict[str, float],
-    also: list[str],
     jobs: int,
 ) -> Iterator[tuple[int, str]]:
     """Each mutant with the first test that fails, what else ended it, or SURVIVED."""
     switched_on = {number: found for number, found in tests.items() if number in inside}
     files = {one.partition("::")[0] for found in switched_on.values() for one in found}
-    forks = _Forks("forks", switched_on, took_s, also, jobs)
+    forks = _Forks("forks", switched_on, took_s, jobs)
     with ThreadPoolExecutor(jobs) as pool:
-        session = pool.submit(run, "forks", sorted({*files, *also}), codes, 10**6, plugin=forks)
+        session = pool.submit(run, "forks", sorted(files), codes, 10**6, plugin=forks)
         done, seen, is_over = _FOLDER / "forks.done", 0, not files
         fresh = [one for one in tests if one not in inside]
         while not is_over:
@@ -338,15 +330,15 @@ def noticing(
             time.sleep(0 if is_over else 1)
         if seen < len(switched_on):
             print((_FOLDER / "forks.txt").read_text()[-3000:])
-        yield from pool.map(lambda one: (one, _fresh(one, mutants[one], tests[one], took_s, also)), fresh)
+        yield from pool.map(lambda one: (one, _fresh(one, mutants[one], tests[one], took_s)), fresh)
 
 
-def _fresh(number: int, mutant: Mutant, tests: list[str], took_s: dict[str, float], also: list[str]) -> str:
+def _fresh(number: int, mutant: Mutant, tests: list[str], took_s: dict[str, float]) -> str:
     path, name = str(ROOT / mutant.path), f"mutant{number}"
     with warnings.catch_warnings(action="ignore"):
         code = compile(mutant.mutated, path, "exec")
     seconds = int(4 * sum(took_s[one] for one in tests)) + 60
-    if not (status := run(name, [*also, *tests], {path: code}, seconds, "-x", "-rfE", "--tb=no")):
+    if not (status := run(name, tests, {path: code}, seconds, "-x", "-rfE", "--tb=no")):
         return "SURVIVED"
     text = (_FOLDER / f"{name}.txt").read_text()
     by = re.findall(r"^(?:FAILED|ERROR) (\S+)", text, re.MULTILINE)

@@ -37,7 +37,7 @@ def linear(
     it is added to; its products run in the training's type, and cut like the linear need no collective of their
     own. A weight in 4 bit is dequantised before either product that reads it. `bias` is the number of further
     parameters, `columns` as of `Matrix` (those with an adapter share one), `gathers` the pass whose input a cut
-    sequence is gathered for, `others` fields of `Op`. It `keeps_input` unless another op of the list keeps that.
+    sequence is gathered for, `others` fields of `Op`. `keeps_input`: it saves what it reads, as no other op does.
     """
     *groups, m, k, n = shape
     casts: Ops = ()
