@@ -155,8 +155,8 @@ def faults() -> Iterator[RealFault]:
     yield RealFault("GPT: Python between passes", gpt, "host", settings={"between": _python})
     yield RealFault("encoder: norms not fused", encoder, "kernels", "Norm", Norm, _set(Norm, fused=False))
     yield RealFault("encoder: GELU not fused", encoder, "kernels", "Gelu", Gelu, _set(Gelu, fused=False))
-    yield RealFault("encoder: optimizer not fused", encoder, "kernels", "Optimizer.step#AdamW.step",
-                    both=_UPDATE | {"samples": 1}, settings={"fused": False})  # fmt: skip
+    yield RealFault("encoder: optimizer not fused", encoder, "kernels", "Optimizer.step#AdamW.step", both=_UPDATE,
+                    settings={"fused": False})  # fmt: skip
     yield RealFault("encoder: half of the batch", encoder, "shapes", both=_PASSES, settings={"samples": 2})
     yield RealFault(
         "experts: two for each token", experts, "slow_kernels", "Experts", Experts, _set(Experts, best=2)
