@@ -124,7 +124,7 @@ class Candidates(NamedTuple):
 
 @cache
 def all_candidates() -> Candidates:
-    """Those of candidates.toml, in its order."""
+    """The rows of candidates.toml, in its order."""
     table = tomllib.loads(_TABLE.read_text(encoding="utf-8"))
     trees = {
         name: table["trees"][own.pop("like")] | own if "like" in own else own
