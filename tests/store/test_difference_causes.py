@@ -181,7 +181,7 @@ def test_kernels_of_equal_time_stand_by_name() -> None:
 
 
 def random_causes(seed: int) -> tuple[DifferenceCause, ...]:
-    """Of up to two layers of modules and parts of them, some of which another run has more, longer, new or not."""
+    """Of two runs of up to two layers: kernels run more often, for longer, or in one of them alone."""
     random, one, two = Random(seed), Made(), Made()
     common, by_steps = random.choice([1, 1, 1.1, 0.8]), {}
     for _ in range(random.randint(1, 14)):
