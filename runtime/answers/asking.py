@@ -6,7 +6,14 @@ from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
 from kernelcast.runtime.answers.predictor import Answer, Predictor
-from kernelcast.runtime.answers.sources import Source, added_half_width, left_out, source_of, widened
+from kernelcast.runtime.answers.sources import (
+    Source,
+    added_half_width,
+    at_least,
+    left_out,
+    source_of,
+    widened,
+)
 from kernelcast.runtime.answers.warnings import (
     LARGE_ERROR,
     AnswerWarning,
@@ -287,8 +294,8 @@ def _ask_one(
                 added = added_half_width(entry, vector, "" if source.is_foreign else role)
                 added += source.log_half_width + (0.0 if ratio is None else ratio.log_half_width)
                 answer = widened(answer, added)
-            time_us, low_us, high_us = (max(factor * end, least_us) for end in answer)
-            found.answers[one] = (time_us, low_us, high_us)
+            time_us, low_us, high_us = answer
+            found.answers[one] = at_least((factor * time_us, factor * low_us, factor * high_us), least_us)
             found.sources[one] = answered_by
 
 

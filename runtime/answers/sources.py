@@ -9,7 +9,7 @@ whole roles. The error there is mostly that of a slope, and grows in log(time) w
 """
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 from kernelcast.runtime.bundle.regressor_entry import PRIOR, Layout, RegressorEntry
@@ -183,7 +183,8 @@ def _folded(vector: Vector, entry: RegressorEntry) -> Vector:
 
 
 def is_answered(row: Operator, entries: Collection[Key]) -> bool:
-    return all(source_of((row.name, direction), entries) for direction in row.directions)
+    keys = ((row.name, direction) for direction in row.directions)
+    return all(key in entries or source_of(key, entries) for key in keys)
 
 
 def _within(ranges: Sequence[tuple[float, float]], elements: float) -> Vector:
@@ -236,7 +237,7 @@ class TrainingRows(Protocol):
     def layouts(self) -> tuple[Layout, ...]: ...
 
 
-def exceeded(entry: TrainingRows, vector: Sequence[float]) -> Iterator[Exceeded]:
+def exceeded(entry: TrainingRows, vector: Sequence[float]) -> list[Exceeded]:
     """The features of a workload outside the trained range, without the layout of a collective.
 
     Where a bundle does not record the range of elements, every feature of an elementwise operator counts.
@@ -248,9 +249,11 @@ def exceeded(entry: TrainingRows, vector: Sequence[float]) -> Iterator[Exceeded]
         asked = list(zip(entry.features, vector, entry.training_range, strict=True))
         if entry.layouts:
             asked = asked[:-LAYOUT_FEATURES]
-    for feature, value, (low, high) in asked:
-        if not low / (1 + TOLERANCE) <= value <= high * (1 + TOLERANCE):
-            yield Exceeded(feature=feature, asked=value, minimum=low, maximum=high)
+    return [
+        Exceeded(feature=feature, asked=value, minimum=low, maximum=high)
+        for feature, value, (low, high) in asked
+        if not low / (1 + TOLERANCE) <= value <= high * (1 + TOLERANCE)
+    ]
 
 
 def is_unmeasured_layout(entry: TrainingRows, vector: Sequence[float]) -> bool:
@@ -315,3 +318,11 @@ def widened(answer: Answer, added: float) -> Answer:
 
 def _spread(factor: float, added: float) -> float:
     return max(factor, math.exp(min(math.log(MOST_TIMES), math.log(factor) + added)))
+
+
+def at_least(answer: Answer, least_us: float) -> Answer:
+    """An answer whose time and interval are not below `least_us`; one that is not known stays so."""
+    if math.isnan(answer[0]):
+        return answer
+    time_us, low_us, high_us = answer
+    return max(time_us, least_us), max(low_us, least_us), max(high_us, least_us)
