@@ -208,7 +208,7 @@ class OperatorTimes:
 
 
 def question(call: Call) -> Question:
-    return call.key, call.shape, call.role
+    return (call.operator, call.direction), call.shape, call.role
 
 
 def ask(
@@ -295,7 +295,8 @@ def _ask_one(
                 added += source.log_half_width + (0.0 if ratio is None else ratio.log_half_width)
                 answer = widened(answer, added)
             time_us, low_us, high_us = answer
-            found.answers[one] = at_least((factor * time_us, factor * low_us, factor * high_us), least_us)
+            answer = factor * time_us, factor * low_us, factor * high_us
+            found.answers[one] = at_least(answer, least_us) if least_us else answer
             found.sources[one] = answered_by
 
 
