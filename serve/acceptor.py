@@ -12,11 +12,13 @@ import struct
 import sys
 import time
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 
 _FRESH_S = 10.0
 """The server says every second that it runs: if it does not, it has to answer /health itself."""
-_SILENT_S, _MOST_SILENT = 0.25, 64
+_SILENT_S, _KEPT_S = 0.25, 75.0
+_MOST_SILENT = 64
 _MOST_HANDED = 400
 _AT_ONCE = 64
 _HEAD_BYTES = 4096
@@ -24,6 +26,9 @@ _OTHERS = rb"(?:(?:user-agent|accept|accept-encoding|connection):[\t -~]*\r\n)*"
 _FORM = rb"GET /health HTTP/1\.1\r\n(?i:%s" + rb"host:[ \t]*%s[ \t]*\r\n" + rb"%s)\r\n"
 _HOSTS = {"any": rb"[!-~]+", "local": rb"(?:localhost|127\.0\.0\.1|\[::1\])(?::[0-9]{1,5})?"}
 _CLOSE = re.compile(rb"\r\nconnection:[\t -~]*\bclose\b", re.IGNORECASE)
+
+
+_Waiting = tuple[socket.socket, float]
 
 
 class _Door:
@@ -35,7 +40,8 @@ class _Door:
         self._poll = select.epoll()
         self._poll.register(listening, select.EPOLLIN)
         self._poll.register(control, select.EPOLLIN)
-        self._silent = dict[int, tuple[socket.socket, float]]()  # since when; the longest first
+        # By number, since when; the longest first. Those of which nothing came, and those that were answered.
+        self._silent, self._kept = dict[int, _Waiting](), dict[int, _Waiting]()
         self._handed = deque[socket.socket]()  # the server takes them when it comes to it
         self._state, self._told_s = b"", -_FRESH_S
 
@@ -45,17 +51,23 @@ class _Door:
             for number, _ in self._poll.poll(_SILENT_S if self._silent else None):
                 if number == self._listening.fileno():
                     self._accept()
-                elif number in self._silent:
-                    self._look(self._silent.pop(number)[0])
+                elif number in self._silent or number in self._kept:
+                    self._look((self._silent if number in self._silent else self._kept).pop(number)[0])
             self._listen()
-            oldest_s = time.monotonic() - _SILENT_S
-            while self._silent:
-                number, (client, since_s) = next(iter(self._silent.items()))
-                if since_s > oldest_s and len(self._silent) <= _MOST_SILENT:
-                    break
-                del self._silent[number]
-                self._hand(client)
+            self._expire(self._silent, _SILENT_S, self._hand)  # the server knows what to do with them
+            self._expire(self._kept, _KEPT_S, socket.socket.close)
             self._pass()
+
+    def _expire(
+        self, waiting: dict[int, _Waiting], allowed_s: float, end: Callable[[socket.socket], None]
+    ) -> None:
+        oldest_s = time.monotonic() - allowed_s
+        while waiting:
+            number, (client, since_s) = next(iter(waiting.items()))
+            if since_s > oldest_s and len(waiting) <= _MOST_SILENT:
+                return
+            del waiting[number]
+            end(client)
 
     def _accept(self) -> None:
         for _ in range(_AT_ONCE):
@@ -99,7 +111,7 @@ class _Door:
         if is_last:
             client.close()
         else:
-            self._silent[client.fileno()] = client, time.monotonic()
+            self._kept[client.fileno()] = client, time.monotonic()
 
     def _is_fresh(self) -> bool:
         self._listen()

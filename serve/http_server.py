@@ -214,7 +214,9 @@ class Acceptor:
     def _read(self) -> None:
         for _ in range(_ACCEPTED_AT_ONCE):
             try:
-                found, numbers, _, _ = socket.recv_fds(self._control, _SECONDS.size, 1)
+                found, numbers, _, _ = socket.recv_fds(
+                    self._control, _SECONDS.size, 1, socket.MSG_CMSG_CLOEXEC
+                )
             except BlockingIOError:
                 return
             except OSError:
