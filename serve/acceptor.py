@@ -19,7 +19,7 @@ _FRESH_S = 10.0
 """The server says every second that it runs: if it does not, it has to answer /health itself."""
 _SILENT_S, _KEPT_S = 0.25, 75.0
 _MOST_SILENT = 64
-_MOST_HANDED = 400
+_MOST_HANDED = 800
 _AT_ONCE = 64
 _HEAD_BYTES = 4096
 _OTHERS = rb"(?:(?:user-agent|accept|accept-encoding|connection):[\t -~]*\r\n)*"
@@ -51,8 +51,10 @@ class _Door:
             for number, _ in self._poll.poll(_SILENT_S if self._silent else None):
                 if number == self._listening.fileno():
                     self._accept()
-                elif number in self._silent or number in self._kept:
-                    self._look((self._silent if number in self._silent else self._kept).pop(number)[0])
+                elif number in self._silent:
+                    self._look(self._silent.pop(number)[0])
+                elif number in self._kept:
+                    self._look(self._kept.pop(number)[0])
             self._listen()
             self._expire(self._silent, _SILENT_S, self._hand)  # the server knows what to do with them
             self._expire(self._kept, _KEPT_S, socket.socket.close)

@@ -152,7 +152,7 @@ def _inode(path: Path) -> int | None:
 
 _STOP = (signal.SIGTERM, signal.SIGINT)
 # Compute threads release the interpreter lock after this time. The loop waits for it after each of the five or so calls
-# that a connection takes: behind 100 clients and two threads /health waits for 5 · 100 · 2 of these times.
+# that a connection takes: behind 100 clients and two threads a repeated question waits for 5 · 100 · 2 of these times.
 _SWITCH_S = 0.0002
 _KEEP_ALIVE_S = 75
 _ACCEPTED_AT_ONCE = 16  # asyncio accepts all that wait before it reads what one sent
@@ -173,6 +173,7 @@ class Acceptor:
     ) -> None:
         self._listener, self._health, self._answered = listener, health, answered
         self._process: subprocess.Popen[bytes] | None = None
+        self._timer: asyncio.TimerHandle | None = None
 
     def start(self, accept: Callable[[socket.socket], None]) -> None:
         """Start the process, which hands connections to `accept`."""
@@ -199,8 +200,9 @@ class Acceptor:
 
     def stop(self) -> None:
         """End the process; nothing is accepted any more."""
-        if self._process is not None:
+        if self._timer is not None:
             self._timer.cancel()
+        if self._process is not None:
             self._loop.remove_reader(self._control)
             self._control.close()
             self._process.kill()
@@ -223,7 +225,7 @@ class Acceptor:
                 found = b""
             if not found:
                 self.stop()
-                self._loop.call_later(_BEAT_S / 10, self.start, self._accept)
+                self._timer = self._loop.call_later(_BEAT_S / 10, self.start, self._accept)
                 return
             if numbers:
                 self._accept(socket.socket(fileno=numbers[0]))
