@@ -38,8 +38,9 @@ class _Door:
         self._listening, self._control = listening, control
         self._asked = re.compile(_FORM % (_OTHERS, _HOSTS[hosts], _OTHERS))
         self._poll = select.epoll()
-        self._poll.register(listening, select.EPOLLIN)
-        self._poll.register(control, select.EPOLLIN)
+        for one in (listening, control):
+            one.setblocking(False)
+            self._poll.register(one, select.EPOLLIN)
         # By number, since when; the longest first. Those of which nothing came, and those that were answered.
         self._silent, self._kept = dict[int, _Waiting](), dict[int, _Waiting]()
         self._handed = deque[socket.socket]()  # the server takes them when it comes to it
@@ -145,17 +146,12 @@ class _Door:
 
 
 def _main(listening: str, control: str, hosts: str) -> None:
-    for number in (
-        signal.SIGTERM,
-        signal.SIGINT,
-        signal.SIGHUP,
-    ):  # of a terminal or service: the server's to follow
+    # To all of a terminal or service: the server's to follow.
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    taken = [socket.socket(fileno=int(number)) for number in (listening, control)]
-    for one in taken:
-        one.setblocking(False)
+    door = _Door(socket.socket(fileno=int(listening)), socket.socket(fileno=int(control)), hosts)
     with suppress(ConnectionError):
-        _Door(*taken, hosts).run()
+        door.run()
 
 
 if __name__ == "__main__":

@@ -282,7 +282,7 @@ class Application:
         return await self._pools[pool].run(lambda: work(warm))
 
     async def _catalogue(self, request: Request) -> Response:
-        # Remembered, and in a pool at first: it takes longer than /health may wait.
+        # Remembered, and in a pool at first: it takes longer than others may wait.
         return await self._again_or(
             request.url.path, b"", self.warm, lambda warm: json_bytes(catalogue(warm))
         )

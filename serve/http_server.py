@@ -267,8 +267,11 @@ class Server(uvicorn.Server):
 
     async def _answer(self, client: socket.socket) -> None:
         def protocol() -> asyncio.Protocol:
-            made = self.config.http_protocol_class  # type: ignore[union-attr]
-            return made(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)  # type: ignore
+            made: Any = self.config.http_protocol_class
+            found: asyncio.Protocol = made(
+                config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+            )
+            return found
 
         with suppress(OSError):  # it is gone
             await asyncio.get_running_loop().connect_accepted_socket(protocol, client)
