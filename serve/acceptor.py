@@ -41,7 +41,7 @@ class _Door:
         for one in (listening, control):
             one.setblocking(False)
             self._poll.register(one, select.EPOLLIN)
-        # By number, since when; the longest first. Those of which nothing came, and those that were answered.
+        # By number, with the time since when, oldest first: clients that sent nothing yet, and answered ones.
         self._silent, self._kept = dict[int, _Waiting](), dict[int, _Waiting]()
         self._handed = deque[socket.socket]()  # the server takes them when it comes to it
         self._state, self._told_s = b"", -_FRESH_S
@@ -137,7 +137,7 @@ class _Door:
             client.close()
 
     def _pass(self) -> None:
-        """Hand over as many as the server takes now."""
+        """Hand over what the server takes now."""
         with suppress(BlockingIOError):
             while self._handed:
                 socket.send_fds(self._control, [b"c"], [self._handed[0].fileno()])
