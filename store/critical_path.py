@@ -165,8 +165,6 @@ class _Graph:
         is_launched = has_launch & ~is_bound & ~is_after_other
         rows = np.flatnonzero(is_after_other)
         self._add_waits(rows, other[rows], events.start_ns[rows] - other_ns[rows], self._delay)
-        rows = np.flatnonzero(is_awaited & ~is_after_other)
-        self._add_waits(rows, other[rows], np.zeros(len(rows)), -1)
         rows = np.flatnonzero(is_launched)
         self._add(self._count + rows, rows, events.start_ns[rows] - launch_ns[rows], self._delay)
         is_running = ended_ns > events.start_ns  # it starts a while after the start of the event before
@@ -177,6 +175,8 @@ class _Graph:
         rows = np.flatnonzero(~is_running & (previous >= 0))
         gap_ns = np.where(is_bound[rows], events.start_ns[rows] - ended_ns[rows], 0.0)
         self._add_waits(rows, previous[rows], gap_ns, np.where(is_bound[rows], self._delay, -1))
+        rows = np.flatnonzero(is_awaited & ~is_after_other)
+        self._add_waits(rows, other[rows], np.zeros(len(rows)), -1)
         least_ns = self._least_delays(np.where(has_launch, events.start_ns - launch_ns, inf))
         rows = nodes[has_launch & ~is_launched]
         self._add(self._count + rows, rows, least_ns[rows], -1)

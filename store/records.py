@@ -235,7 +235,7 @@ SAMPLE_COLUMNS = tuple(f.name for f in fields(Sample) if f.name not in ("repetit
 
 def _whole_numbers(vector: Sequence[float]) -> tuple[int, ...]:
     whole = tuple(int(entry) for entry in vector)
-    if not whole or any(entry != given or entry < 0 for entry, given in zip(whole, vector, strict=True)):
+    if not whole or whole != tuple(vector) or min(whole) < 0:
         raise ValueError(f"workload vector {list(vector)}, expected whole numbers from 0")
     return whole
 

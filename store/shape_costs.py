@@ -4,8 +4,10 @@ The operators of the table have their costs from there, matrix products from m, 
 """
 
 import json
+import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import prod
+from pathlib import Path
 from typing import NamedTuple
 
 from kernelcast.runtime.hardware.devices import ELEMENT_BYTES
@@ -28,34 +30,12 @@ class CallCost(NamedTuple):
     moved_bytes: float
 
 
-# Positions of input, weight and the output's gradient among the inputs (-1: none), and products of a call. A forward
-# call's output has no recorded shape: the gradient of the same convolution has it.
-_CONVOLUTIONS: Mapping[str, tuple[int, int, int, int]] = {
-    "aten::cudnn_convolution": (0, 1, -1, 1),
-    "aten::miopen_convolution": (0, 1, -1, 1),
-    "aten::mkldnn_convolution": (0, 1, -1, 1),
-    "aten::convolution_overrideable": (0, 1, -1, 1),
-    "aten::_slow_conv2d_forward": (0, 1, -1, 1),
-    "aten::_slow_conv2d_backward": (1, 2, 0, 2),
-    "aten::convolution_backward": (1, 2, 0, 2),
-    "aten::cudnn_convolution_backward_input": (-1, 2, 1, 1),
-    "aten::cudnn_convolution_backward_weight": (2, -1, 1, 1),
-}
+_DATA = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+_CONVOLUTIONS: Mapping[str, tuple[int, int, int, int]] = _DATA["convolutions"]
 _WRAPPER, _INNER = "aten::convolution_backward", "aten::_slow_conv2d_backward"
 _BEYOND = 2**31
 _IMAGE_CHANNELS = 4  # a convolution of as many or fewer reads images, which need no gradient
-# Every input is read once, and a tensor as large as the largest of them is written.
-_ELEMENTWISE = frozenset(
-    f"aten::{name}"
-    for name in (
-        "add", "add_", "sub", "mul", "mul_", "div", "div_", "neg", "exp", "pow", "sqrt", "rsqrt", "tanh", "sigmoid",
-        "silu", "gelu", "clamp_min", "clamp_min_", "addcmul_", "addcdiv_", "threshold_backward", "tanh_backward",
-        "sigmoid_backward", "silu_backward", "gelu_backward", "cudnn_batch_norm", "cudnn_batch_norm_backward",
-        "miopen_batch_norm", "miopen_batch_norm_backward", "native_batch_norm", "native_batch_norm_backward",
-        "native_layer_norm", "native_layer_norm_backward", "_softmax", "_softmax_backward_data", "_log_softmax",
-        "_log_softmax_backward_data",
-    )
-)  # fmt: skip
+_ELEMENTWISE = frozenset(f"aten::{name}" for name in _DATA["elementwise"])
 
 
 def call_costs(calls: Mapping[int, Sequence[str]]) -> Iterator[tuple[int, str, float, float]]:

@@ -228,11 +228,10 @@ def few_candidates(monkeypatch: pytest.MonkeyPatch) -> "Sequence[Candidate]":
     """Let selections choose among two quick candidates, for tests that are not about the choice."""
     from kernelcast.train import selection
 
+    known = selection.all_candidates()
     candidates = [
-        c
-        for c in selection.CANDIDATES
-        if c.algorithm == "xgboost" and c.form != "raw" and c.inputs == "product"
+        c for c in known.every if c.algorithm == "xgboost" and c.form != "raw" and c.inputs == "product"
     ][::2]
-    monkeypatch.setattr(selection, "CANDIDATES", candidates)
-    monkeypatch.setattr(selection, "COLLECTIVE_CANDIDATES", selection.COLLECTIVE_CANDIDATES[:1])
+    few = known._replace(every=candidates, collective=known.collective[:1])
+    monkeypatch.setattr(selection, "all_candidates", lambda: few)
     return candidates

@@ -157,7 +157,10 @@ def _properties(
 def _code_digest() -> str:
     root = Path(__file__).parent.parent
     digest = hashlib.sha256()
-    for path in sorted(path for folder in _CODE for path in (root / folder).glob("*.py")):
+    files = (
+        path for folder in _CODE for path in (root / folder).iterdir() if path.suffix in (".py", ".toml")
+    )
+    for path in sorted(files):
         digest.update(
             path.relative_to(root).as_posix().encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest()
         )

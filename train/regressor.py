@@ -3,9 +3,12 @@
 The search among candidates is small: its size depends on the rows alone.
 """
 
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from sklearn.ensemble import RandomForestRegressor
@@ -107,103 +110,45 @@ SEARCH_BUDGET = 5e8
 """Rows × trees × depth, over all candidates of a table: about two minutes of one core of 2020. The limit is no clock,
 so that the same rows give the same choice on every machine; candidates beyond it are not tried."""
 
-_Hyperparameters = Mapping[str, int | float | str]
-
-_FOREST: _Hyperparameters = {"n_estimators": 40, "max_depth": 8, "min_samples_leaf": 2}
-# Corrects little: for few or noisy rows.
-_STUMPS: _Hyperparameters = {
-    "n_estimators": 60,
-    "max_depth": 1,
-    "learning_rate": 0.1,
-    "min_child_weight": 3,
-}
-# Twice the trees at half the rate would err 2 to 5 % less, and take twice the bytes and the time to load.
-_BOOSTED: _Hyperparameters = {"n_estimators": 80, "max_depth": 4, "learning_rate": 0.15, "subsample": 0.8}
-_DEEP: _Hyperparameters = {
-    "n_estimators": 100,
-    "max_depth": 6,
-    "learning_rate": 0.1,
-    "subsample": 0.8,
-    "min_child_weight": 3,
-}
-# Matrices of all roles stand in one table: leaves go where the error is, for the same size of the file.
-_LEAFWISE: _Hyperparameters = {
-    "n_estimators": 40,
-    "max_depth": 10,
-    "max_leaves": 100,
-    "learning_rate": 0.15,
-    "subsample": 0.8,
-    "min_child_weight": 5,
-    "tree_method": "hist",
-    "grow_policy": "lossguide",
-    "max_bin": 512,
-}
-# In units of a layout's spread: errors above half of it count by their size, not by its square.
-_ROBUST: _Hyperparameters = {
-    "objective": "reg:pseudohubererror",
-    "huber_slope": 0.5,
-    "learning_rate": 0.2,
-    "subsample": 0.8,
-}
-_ROBUST_STUMPS: _Hyperparameters = {**_ROBUST, "n_estimators": 30, "max_depth": 1, "min_child_weight": 3}
-_ROBUST_BOOSTED: _Hyperparameters = {**_ROBUST, "n_estimators": 60, "max_depth": 6, "reg_lambda": 5}
-_ROBUST_LEAFWISE: _Hyperparameters = {
-    **_ROBUST,
-    "n_estimators": 40,
-    "max_depth": 14,
-    "max_leaves": 150,
-    "reg_lambda": 5,
-    "min_child_weight": 2,
-    "tree_method": "hist",
-    "grow_policy": "lossguide",
-    "max_bin": 2048,
-}
+_TABLE = Path(__file__).with_name("candidates.toml")
 
 
-def _candidate(
-    algorithm: str, form: str, hyperparameters: _Hyperparameters, inputs: str = "product"
-) -> Candidate:
-    return Candidate(algorithm=algorithm, form=form, hyperparameters=hyperparameters, inputs=inputs)
+class Candidates(NamedTuple):
+    """What is tried: for every operator (for collectives with few rows too, whose caches knees may explain), and for
+    collectives alone.
+    """
+
+    every: Sequence[Candidate]
+    collective: Sequence[Candidate]
 
 
-CANDIDATES: Sequence[Candidate] = (
-    # As in the paper: trees on the workload vector alone.
-    _candidate("random_forest", "raw", _FOREST),
-    _candidate("xgboost", "raw", _BOOSTED),
-    *(
-        _candidate(algorithm, form, hyperparameters)
-        for form in ("power_law", "roofline")
-        for algorithm, hyperparameters in (
-            ("random_forest", _FOREST),
-            ("xgboost", _STUMPS),
-            ("xgboost", _BOOSTED),
-        )
-    ),
-    *(_candidate("xgboost", form, _DEEP, "shapes") for form in ("power_law", "roofline")),
-    _candidate("xgboost", "roofline", _LEAFWISE, "tiles"),
-)
-"""For every operator; for collectives with few rows too, whose caches knees may explain."""
-
-COLLECTIVE_CANDIDATES: Sequence[Candidate] = (
-    _candidate("xgboost", "latency_bandwidth", _ROBUST_STUMPS),
-    _candidate("random_forest", "latency_bandwidth", _FOREST, "aligned"),
-    _candidate("xgboost", "latency_bandwidth", _ROBUST_BOOSTED, "chunks"),
-    _candidate("xgboost", "latency_bandwidth", _ROBUST_LEAFWISE, "aligned"),
-    _candidate("xgboost", "latency_bandwidth", _ROBUST_LEAFWISE, "chunks"),
-)
-"""For collectives alone."""
+@cache
+def all_candidates() -> Candidates:
+    """The rows of candidates.toml, in its order."""
+    table = tomllib.loads(_TABLE.read_text(encoding="utf-8"))
+    trees = {
+        name: table["trees"][own.pop("like")] | own if "like" in own else own
+        for name, own in table["trees"].items()
+    }
+    found = (
+        [
+            Candidate(**{**row, "form": form, "hyperparameters": trees[row["hyperparameters"]]})
+            for row in table[kind]
+            for form in row["form"]
+        ]
+        for kind in Candidates._fields
+    )
+    return Candidates(*map(tuple, found))
 
 
-def applicable(
-    candidates: Sequence[Candidate], collective_candidates: Sequence[Candidate], table: Table
-) -> list[Candidate]:
+def applicable(candidates: Candidates, table: Table) -> list[Candidate]:
     """The candidates that a table of these rows tries."""
     rich = len(table) >= RICH_ROWS
     unsuited = "shapes" if _multiplies_matrices(table.law, table.direction) else "tiles"
-    suited = [c for c in candidates if c.inputs != unsuited]
+    suited = [c for c in candidates.every if c.inputs != unsuited]
     if table.law.is_collective:
         # Rich collectives have several layouts, which only their own candidates can follow. The paper's stay.
-        suited = [c for c in suited if c.form == "raw" or not rich] + list(collective_candidates)
+        suited = [c for c in suited if c.form == "raw" or not rich] + list(candidates.collective)
     kept: list[Candidate] = []
     left = SEARCH_BUDGET
     for one in suited:
@@ -226,8 +171,7 @@ def _multiplies_matrices(op: Operator, direction: Direction) -> bool:
 def _is_for_many_rows(candidate: Candidate) -> bool:
     # A forest on a power law takes as long as any, and is hardly ever chosen with few rows.
     slow = candidate.algorithm == "random_forest" and candidate.form == "power_law"
-    large = candidate.inputs != "product" or candidate.hyperparameters in (_ROBUST_BOOSTED, _ROBUST_LEAFWISE)
-    return slow or large
+    return slow or candidate.inputs != "product"
 
 
 def _with_fewer_trees(candidate: Candidate) -> Candidate:

@@ -12,16 +12,7 @@ from kernelcast.train.dataset import Array, Table
 from kernelcast.train.distances import HeldOutPart, held_out_parts
 from kernelcast.train.levels import with_level_below
 from kernelcast.train.notes import constant_times, outliers
-from kernelcast.train.regressor import (
-    CANDIDATES,
-    COLLECTIVE_CANDIDATES,
-    Candidate,
-    Regressor,
-    applicable,
-    fit,
-)
-
-__all__ = ["CANDIDATES", "COLLECTIVE_CANDIDATES", "FEWEST_ROWS", "Selected", "relative_errors", "select"]
+from kernelcast.train.regressor import Candidate, Regressor, all_candidates, applicable, fit
 
 FEWEST_ROWS = 8
 """The choice then uses fits of four rows or more, the reported error fits of six: enough for a baseline."""
@@ -179,7 +170,7 @@ class _Search:
         [candidates, folds] are numbers of tree nodes without that fold.
         """
         table, folds = self.table, self.folds()
-        candidates = applicable(CANDIDATES, COLLECTIVE_CANDIDATES, table)
+        candidates = applicable(all_candidates(), table)
         if self.base is not None:
             candidates += [replace(candidate, shared=True) for candidate in candidates]
         errors = np.full((len(candidates), _SPLITS, len(table)), np.nan)

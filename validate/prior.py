@@ -19,7 +19,7 @@ from kernelcast.runtime.operators import Key
 from kernelcast.store import Database
 from kernelcast.train.dataset import Array, Table, aligned, tables
 from kernelcast.train.prior import MOST_CANDIDATES, Prior, corrected, most_telling
-from kernelcast.train.regressor import CANDIDATES, fit
+from kernelcast.train.regressor import all_candidates, fit
 from kernelcast.train.scope import Scope, measured_peaks
 from kernelcast.train.screening import screen, statistic_of_all
 
@@ -208,7 +208,8 @@ def _trials(
 
 def _alone(table: Table, seed: int) -> Any:
     """A regressor of the points alone: a roofline with stumps on what it leaves."""
-    candidate = next(one for one in CANDIDATES if one.form == "roofline" and one.algorithm == "xgboost")
+    every = all_candidates().every
+    candidate = next(one for one in every if one.form == "roofline" and one.algorithm == "xgboost")
     return fit(candidate, table, seed)
 
 

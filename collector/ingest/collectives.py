@@ -2,11 +2,13 @@
 
 import json
 import re
+import tomllib
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
+from pathlib import Path
 from typing import Any
 
 from kernelcast.collector.ingest.recognised_calls import DTYPES, NO_TYPE, RecognisedCall, Unrecognised
@@ -17,27 +19,9 @@ from kernelcast.runtime.operators import OPERATORS
 
 _NCCL = ("nccl:", "rccl:")
 
-# Entries as in the table: one process's shard of an all-gather, its input of a reduce-scatter or an all-to-all.
-_NAMES: Mapping[str, str] = {
-    "allreduce": "all_reduce", "all_reduce": "all_reduce", "allgather": "all_gather",
-    "_allgather_base": "all_gather", "all_gather": "all_gather", "_reduce_scatter_base": "reduce_scatter",
-    "reduce_scatter": "reduce_scatter", "all_to_all": "all_to_all", "all_to_allv": "all_to_all",
-    "send": "point_to_point", "recv": "point_to_point", "_all_gather_base": "all_gather",
-    "_reduce_scatter": "reduce_scatter", "all_gather_into_tensor": "all_gather",
-    "reduce_scatter_tensor": "reduce_scatter",
-}  # fmt: skip
-# The first row counts whose words are all in a group's name.
-_ROLES: tuple[tuple[frozenset[str], str], ...] = (
-    (frozenset({"expert", "data"}), "expert_data"), (frozenset({"dp", "ep"}), "expert_data"),
-    (frozenset({"edp"}), "expert_data"), (frozenset({"efsdp"}), "expert_data"),
-    (frozenset({"expert", "tensor", "and"}), ""), (frozenset({"tensor", "and"}), ""),
-    (frozenset({"expert", "tensor"}), "expert_tensor"), (frozenset({"etp"}), "expert_tensor"),
-    (frozenset({"expert"}), "expert"), (frozenset({"ep"}), "expert"),
-    (frozenset({"data"}), "data"), (frozenset({"dp"}), "data"), (frozenset({"fsdp"}), "data"),
-    (frozenset({"context"}), "context"), (frozenset({"cp"}), "context"),
-    (frozenset({"tensor"}), "tensor"), (frozenset({"tp"}), "tensor"),
-    (frozenset({"pipeline"}), "pipeline"), (frozenset({"pp"}), "pipeline"),
-)  # fmt: skip
+_DATA = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+_NAMES: Mapping[str, str] = _DATA["operators"]
+_ROLES = [(frozenset(words.split()), role) for words, role in _DATA["roles"].items()]
 _NOT_RECORDED = Unrecognised("a collective whose size and group were not recorded")
 _UNEVEN = Unrecognised("an all-to-all that may send more to one process than to another")
 _LAYOUT = Unrecognised("a collective whose group's layout on nodes is not known (--gpus-per-node)")

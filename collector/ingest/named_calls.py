@@ -5,10 +5,12 @@ torch.compile wrote by the operators it fused. A backward pass needs no row: aut
 """
 
 import re
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import prod
+from pathlib import Path
 
 from kernelcast.collector.ingest.recognised_calls import (
     OTHER_SHAPE,
@@ -31,10 +33,6 @@ def rows(dims: Shapes, place: int = 0, halves: int = 1) -> Shape | None:
         return None
     *tokens, width = shape
     return (*(tokens if len(tokens) == 2 else (1, *tokens)), width // halves)
-
-
-_gated = partial(rows, halves=2)
-"""Gate and up side by side in one input."""
 
 
 def _first_rows(dims: Shapes) -> Shape | None:
@@ -71,8 +69,6 @@ def _attention(dims: Shapes, heads_at: int) -> Shape | None:
 
 heads_first = partial(_attention, heads_at=1)
 """Queries and keys [b, heads, tokens, head size]."""
-_tokens_first = partial(_attention, heads_at=2)
-"""Queries and keys [b, tokens, heads, head size]."""
 
 
 def _with_values(dims: Shapes) -> Shape | None:
@@ -109,87 +105,41 @@ def _matrix(dims: Shapes) -> Shape | None:
 class NamedCall:
     """The operator of calls with these names, or why there is none (`reason`); input `causal_at` is the causal flag."""
 
-    names: tuple[str, ...]
+    names: Sequence[str]
     operator: str = ""
-    reading: Reading = rows
+    reading: str = "rows"
     variant: str = ""
     causal_at: int | None = None
     reason: str = ""
 
 
-NAMED_CALLS = (
-    NamedCall(
-        ("LigerRMSNormFunction", "FusedRMSNormAffineFunction", "FusedRMSNormAffineMixedDtypesFunction", "_RMSNorm"),
-        "rms_norm", rows,
-    ),
-    NamedCall(
-        ("LigerLayerNormFunction", "FusedLayerNormAffineFunction", "FusedLayerNormAffineMixedDtypesFunction",
-         "FastLayerNormFN", "FusedLayerNormAffine", "_LayerNorm"),
-        "layer_norm", rows,
-    ),
-    NamedCall(("LigerSiLUMulFunction",), "swiglu", rows),
-    NamedCall(("SwiGLUFunction", "BiasSwiGLUFunction"), "swiglu", _gated),
-    NamedCall(("aten::gelu", "GeLUFunction", "_FusedBiasGelu"), "gelu", rows),
-    NamedCall(("LigerGELUMulFunction",), "swiglu", rows),
-    NamedCall(("BiasGeGLUFunction",), "swiglu", _gated),
-    NamedCall(("LigerRopeFunction",), "rope", heads_first),
-    NamedCall(("ScaledUpperTriangMaskedSoftmax",), "fused_causal_softmax", _square_scores),
-    NamedCall(("aten::_softmax",), "softmax", scores),
-    NamedCall(("ScaledMaskedSoftmax", "ScaledSoftmax"), "softmax", scores, variant="fused"),
-    NamedCall(
-        ("aten::_scaled_dot_product_flash_attention", "aten::_scaled_dot_product_flash_attention_for_cpu"),
-        "flash_attention", _with_values, "", 4,
-    ),
-    NamedCall(("aten::_scaled_dot_product_cudnn_attention",), "flash_attention", _with_values, "cudnn", 6),
-    NamedCall(
-        ("aten::_scaled_dot_product_efficient_attention",), "flash_attention", _with_values, "memory-efficient", 6
-    ),
-    NamedCall(("flash_attn::_flash_attn_forward",), "flash_attention", _tokens_first, "flash-attn", 5),
-    NamedCall(("FlashAttnFunc",), "flash_attention", _tokens_first, "flash-attn", 5),
-    NamedCall(("FlashAttnQKVPackedFunc",), "flash_attention", _packed, "flash-attn", 3),
-    NamedCall(("aten::_flash_attention_forward",), "flash_attention", _tokens_first, "", 8),
-    NamedCall(("_Linear", "te_general_gemm"), "gemm", _weight_first, "transformer-engine"),
-    NamedCall(("aten::embedding",), "embedding", _looked_up),
-    NamedCall(("aten::cross_entropy_loss",), "cross_entropy", _matrix),
-    NamedCall(("aten::baddbmm",), reason="a product that scales and adds: the table has none"),
-    NamedCall(
-        ("_LayerNormLinear", "_LayerNormMLP"),
-        reason="a norm and products in one call (TransformerEngine): the table has them apart",
-    ),
-    NamedCall(
-        ("FusedRoPEFunc", "FusedRoPE"),
-        reason="rotary embedding of queries or keys alone: the table has both together",
-    ),
-    NamedCall(
-        ("FlashAttnVarlenFunc", "flash_attn::_flash_attn_varlen_forward"),
-        reason="attention over packed documents: their lengths were not recorded",
-    ),
-    NamedCall(
-        ("LigerFusedLinearCrossEntropyFunction",),
-        reason="logits and loss in one call: the table has them apart",
-    ),
-    NamedCall(("LigerCrossEntropyFunction",), "cross_entropy", rows),
-)  # fmt: skip
-BY_NAME: Mapping[str, NamedCall] = {name: row for row in NAMED_CALLS for name in row.names}
+_READINGS: Mapping[str, Reading] = {
+    "rows": rows,
+    "gated rows": partial(rows, halves=2),  # gate and up side by side in one input
+    "first rows": _first_rows,
+    "scores": scores,
+    "first scores": _first_scores,
+    "square scores": _square_scores,
+    "heads first": heads_first,
+    "heads first, with values": _with_values,
+    "tokens first": partial(_attention, heads_at=2),  # queries and keys [b, tokens, heads, head size]
+    "packed": _packed,
+    "weight first": _weight_first,
+    "looked up": _looked_up,
+    "matrix": _matrix,
+}
+_DATA = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 
-# Names of the operators that torch.compile fused, in its order, without changes of layout and type.
-_FUSED = (
-    ("gelu", "gelu", _first_rows),
-    ("mul_silu", "swiglu", _first_rows),
-    ("native_layer_norm", "layer_norm", _first_rows),
-    ("add_mean_mul_pow_rsqrt", "rms_norm", _first_rows),
-    ("mean_mul_pow_rsqrt", "rms_norm", _first_rows),
-    ("_fused_rms_norm", "rms_norm", _first_rows),
-    ("_softmax", "softmax", _first_scores),
-    ("add", "residual_add", _first_rows),
-)
+
+def _named(table: str) -> Mapping[str, NamedCall]:
+    return {name: NamedCall(**row) for row in _DATA[table] for name in row["names"]}
+
+
+BY_NAME, BY_FUSED = _named("call"), _named("fused")
 _COMPILED = re.compile(r"triton_[a-z]+_fused_(.+?)(?:_\d+)?")
 _LAYOUT_ONLY = re.compile(
     r"(?:^|_)(?:_to_copy|_unsafe_view|view|clone|transpose|permute|expand|unsqueeze|convert_element_type|detach|t)(?=_|$)"
 )
-BY_FUSED: Mapping[str, NamedCall] = {
-    fused: NamedCall((fused,), operator, reading, "inductor") for fused, operator, reading in _FUSED
-}
 
 
 def is_compiled(name: str) -> bool:
@@ -206,7 +156,7 @@ def named_call(name: str, dims: Shapes, concrete: Sequence[str]) -> Recognition:
         return Unrecognised(row.reason)
     if row.causal_at is not None and (len(concrete) <= row.causal_at or concrete[row.causal_at] != "True"):
         return NOT_CAUSAL
-    vector = row.reading(dims)
+    vector = _READINGS[row.reading](dims)
     return OTHER_SHAPE if vector is None else RecognisedCall(row.operator, vector, variant=row.variant)
 
 

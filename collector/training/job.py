@@ -1,7 +1,9 @@
 """A model in a layout that is trained for real, and the limits of what can be trained here."""
 
-from collections.abc import Mapping
+import tomllib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from kernelcast.runtime import ModelConfig, Parallelism
@@ -85,38 +87,10 @@ class Turn:
     traces: tuple[dict[str, Any], ...] = field(default=(), repr=False)
 
 
-_MODELS: Mapping[str, tuple[Any, ...]] = {
-    "attention": ("flash", "unfused"),
-    "activation": ("gelu", "swiglu"),
-    "learned_positions": (0,),
-    "tied_embeddings": (False,),
-    "kv_rank": (0,),
-    "rotary_size": (0,),
-    "attention_sinks": (False,),
-    "window_chunks": (False,),
-    "qk_norm": (False,),
-    "post_norms": (False,),
-    "visible_share": (1.0,),
-    "extra_predictions": (0,),
-}
-"""The values of fields that the model definition covers."""
-_WITH_EXPERTS: Mapping[str, tuple[Any, ...]] = {
-    "router": ("softmax",), "parallel_residual": (False,), "biases": ("none",)
-}  # fmt: skip
-_LAYOUTS: Mapping[str, tuple[Any, ...]] = {
-    "schedule": tuple(name for name, kind in SCHEDULE_KINDS.items() if not kind.splits),
-    "zero": (0, 1),
-    "sequence_parallel": (False,),
-    "dropout": (0.0,),
-    "fp8_recipe": ("none",),
-    "expert_capacity": (0.0,),
-    "lora_rank": (0,),
-    "expert_overlap": (False,),
-    "recompute_together": (1,),
-    "offload_optimizer": (0.0,),
-    "offload_activations": (0.0,),
-    "attention_kernel": ("as-measured",),
-}
+_TRAINED: Mapping[str, Mapping[str, Sequence[Any]]] = tomllib.loads(
+    Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
+)
+_SCHEDULES = tuple(name for name, kind in SCHEDULE_KINDS.items() if not kind.splits)
 
 
 def _require(of: ModelConfig | Parallelism, name: str, *trained: Any, where: str = "") -> None:
@@ -133,7 +107,7 @@ def _plain(value: Any) -> str:
 
 def require_trainable(model: ModelConfig) -> None:
     """Refuse a model that the model definition does not cover: a UsageError names field, value and values trained."""
-    for name, trained in _MODELS.items():
+    for name, trained in _TRAINED["model"].items():
         _require(model, name, *trained)
     if model.rotary and model.head_size % 2:
         raise UsageError(
@@ -141,12 +115,13 @@ def require_trainable(model: ModelConfig) -> None:
         )
     if model.sliding_window:
         _require(model, "attention", "flash", where=" with sliding_window")
-    for name, trained in _WITH_EXPERTS.items() if model.experts else ():
+    for name, trained in _TRAINED["model_with_experts"].items() if model.experts else ():
         _require(model, name, *trained, where=" with experts")
 
 
 def _require_layout(model: ModelConfig, layout: Parallelism) -> None:
-    for name, trained in _LAYOUTS.items():
+    _require(layout, "schedule", *_SCHEDULES)
+    for name, trained in _TRAINED["layout"].items():
         _require(layout, name, *trained)
     if layout.cp > 1:
         _require(layout, "context_exchange", "all_to_all", where=f" (cp {layout.cp})")

@@ -5,23 +5,16 @@ writes, each with a width that follows from the constants: time and memory are b
 loops and nothing is random. Trees are checked to be trees of a bounded depth.
 """
 
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelcast.runtime.bundle.trees import (
-    FLOATS,
-    NUMBER,
-    NUMBERS,
-    ONE_FLOAT,
-    TEXT,
-    TEXTS,
-    WORDS,
-    checked_trees,
-    read_message,
-)
+from kernelcast.runtime.bundle.trees import checked_trees, read_message
 from kernelcast.runtime.errors import DataError
 
 MAX_GRAPH_BYTES = 1 << 24
@@ -32,56 +25,7 @@ MAX_CONSTANT_ELEMENTS = 1 << 16
 MAX_METADATA_BYTES = 1 << 20
 IR_VERSIONS, OPSETS, ML_OPSETS = range(3, 11), range(13, 22), range(1, 4)
 
-# Field numbers of onnx.proto (ONNX 1.16). Not there: functions, subgraphs, sparse tensors and tensors in other files.
-_MODEL = {
-    1: ("ir_version", NUMBER),
-    2: ("producer_name", TEXT),
-    3: ("producer_version", TEXT),
-    4: ("domain", TEXT),
-    5: ("model_version", NUMBER),
-    6: ("doc_string", TEXT),
-    7: ("graph", TEXT),
-    8: ("opset_import", TEXTS),
-    14: ("metadata_props", TEXTS),
-}
-_OPSET = {1: ("domain", TEXT), 2: ("version", NUMBER)}
-_GRAPH = {
-    1: ("node", TEXTS),
-    2: ("name", TEXT),
-    5: ("initializer", TEXTS),
-    10: ("doc_string", TEXT),
-    11: ("input", TEXTS),
-    12: ("output", TEXTS),
-}
-_VALUE = {1: ("name", TEXT), 2: ("type", TEXT), 3: ("doc_string", TEXT)}
-_NODE = {
-    1: ("input", TEXTS),
-    2: ("output", TEXTS),
-    3: ("name", TEXT),
-    4: ("op_type", TEXT),
-    5: ("attribute", TEXTS),
-    6: ("doc_string", TEXT),
-    7: ("domain", TEXT),
-}
-_ATTRIBUTE = {
-    1: ("name", TEXT),
-    2: ("f", ONE_FLOAT),
-    3: ("i", NUMBER),
-    4: ("s", TEXT),
-    7: ("floats", FLOATS),
-    8: ("ints", NUMBERS),
-    9: ("strings", WORDS),
-    20: ("type", NUMBER),
-}
 _ATTRIBUTE_TYPES = {1: "f", 2: "i", 3: "s", 6: "floats", 7: "ints", 8: "strings"}
-_TENSOR = {
-    1: ("dims", NUMBERS),
-    2: ("data_type", NUMBER),
-    4: ("float_data", TEXT),
-    8: ("name", TEXT),
-    9: ("raw_data", TEXT),
-    12: ("doc_string", TEXT),
-}
 _FLOAT32, _INT64 = 1, 7
 _MAX_TYPE_BYTES = 1_024
 
@@ -95,6 +39,16 @@ class _Value(NamedTuple):
 
 
 _Attributes = Mapping[str, Any]
+
+
+@cache
+def _messages() -> Mapping[str, Mapping[int, tuple[str, str]]]:
+    """Names and kinds of the fields of messages, by their numbers."""
+    table = tomllib.loads(Path(__file__).with_name("onnx.toml").read_text(encoding="utf-8"))
+    return {
+        message: {number: (name, kind) for name, (number, kind) in fields.items()}
+        for message, fields in table.items()
+    }
 
 
 class Node(NamedTuple):
@@ -123,18 +77,18 @@ def check_graph(model: bytes, columns: int) -> Graph:
     """
     if len(model) > MAX_GRAPH_BYTES:
         raise DataError(f"has {len(model)} bytes, expected at most {MAX_GRAPH_BYTES}")
-    found = read_message(model, _MODEL, "the model")
+    found = read_message(model, _messages()["model"], "the model")
     _check_versions(found)
     if sum(map(len, found.get("metadata_props", []))) > MAX_METADATA_BYTES:
         raise DataError(f"has metadata of more than {MAX_METADATA_BYTES} bytes")
-    graph = read_message(found.get("graph", b""), _GRAPH, "the graph")
+    graph = read_message(found.get("graph", b""), _messages()["graph"], "the graph")
     nodes, constants = graph.get("node", []), graph.get("initializer", [])
     if len(nodes) > MAX_NODES or len(constants) > MAX_NODES:
         raise DataError(
             f"has {len(nodes)} nodes and {len(constants)} constants, expected {MAX_NODES} at most"
         )
-    inputs = [read_message(one, _VALUE, "an input") for one in graph.get("input", [])]
-    outputs = [read_message(one, _VALUE, "an output") for one in graph.get("output", [])]
+    inputs = [read_message(one, _messages()["value"], "an input") for one in graph.get("input", [])]
+    outputs = [read_message(one, _messages()["value"], "an output") for one in graph.get("output", [])]
     if len(inputs) != 1 or len(outputs) > MAX_NODES:
         raise DataError(f"has {len(inputs)} inputs and {len(outputs)} outputs, expected one input")
     if any(len(one.get("type", b"")) > _MAX_TYPE_BYTES for one in (*inputs, *outputs)):
@@ -153,7 +107,7 @@ def check_graph(model: bytes, columns: int) -> Graph:
             indices[name] = array
     computed = []
     for message in nodes:
-        node, shape = _node(read_message(message, _NODE, "a node"), values, indices)
+        node, shape = _node(read_message(message, _messages()["node"], "a node"), values, indices)
         if node.output in values or node.output in indices:
             raise DataError(f"defines {_text(node.output)} twice")
         values[node.output] = shape
@@ -167,7 +121,7 @@ def check_graph(model: bytes, columns: int) -> Graph:
 def _check_versions(found: _Attributes) -> None:
     if found.get("ir_version") not in IR_VERSIONS:
         raise DataError(f"has IR version {found.get('ir_version')}, expected {_span(IR_VERSIONS)}")
-    opsets = [read_message(one, _OPSET, "an opset") for one in found.get("opset_import", [])]
+    opsets = [read_message(one, _messages()["opset"], "an opset") for one in found.get("opset_import", [])]
     versions = {one.get("domain", b""): one.get("version") for one in opsets}
     if len(versions) < len(opsets):
         raise DataError("has an opset twice")
@@ -190,7 +144,7 @@ def _check_sizes(values: Any) -> None:
 
 def _constant(message: bytes) -> tuple[bytes, _Value, Any]:
     """Name, shape and values of a constant."""
-    tensor = read_message(message, _TENSOR, "a constant")
+    tensor = read_message(message, _messages()["tensor"], "a constant")
     name, dims = tensor.get("name", b""), tensor.get("dims", np.empty(0, np.int64)).tolist()
     kind, where = tensor.get("data_type"), f"constant {_text(tensor.get('name', b''))}"
     if kind not in (_FLOAT32, _INT64) or (kind == _INT64 and "raw_data" not in tensor):
@@ -244,7 +198,7 @@ def _node(
 def _attributes(messages: Sequence[bytes], kind: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for message in messages:
-        attribute = read_message(message, _ATTRIBUTE, f"an attribute of {kind}")
+        attribute = read_message(message, _messages()["attribute"], f"an attribute of {kind}")
         name = attribute.pop("name", b"").decode("ascii", "replace")
         field = _ATTRIBUTE_TYPES.get(attribute.pop("type", 0), "")
         if name in found or list(attribute) != [field]:

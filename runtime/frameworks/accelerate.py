@@ -13,7 +13,6 @@ from kernelcast.runtime.frameworks.rows import (
     Facts,
     Found,
     Framework,
-    NoPadding,
     Row,
     Settings,
     target_modules,
@@ -101,17 +100,6 @@ class Sharding(Row):
         return Found({"zero": 3 if whole_between else 2})
 
 
-class Checkpointed(Row):
-    """Gradient checkpointing recomputes all layers."""
-
-    keys = ("--gradient-checkpointing", "--fsdp-activation-checkpointing")
-    fields = ("recompute",)
-
-    def read(self, settings: Settings, facts: Facts) -> Found:
-        on = any(FLAG.parse(key, settings[key]) for key in self.keys if key in settings)
-        return Found({"recompute": "full" if on else "none"})
-
-
 class Adapters(Row):
     """LoRA by TRL's flags, or LLaMA-Factory's (`--finetuning-type`, `--lora-rank`, `--lora-target`)."""
 
@@ -152,17 +140,6 @@ _USUAL_RANKS = (16, 8)
 """TRL's and LLaMA-Factory's."""
 
 
-class Length(Row):
-    """Tokens of a sequence, as TRL, axolotl's and others' scripts call it."""
-
-    keys = ("--max-seq-length", "--max-length", "--model-max-length", "--block-size", "--cutoff-len")
-    fields = ("sequence_length",)
-
-    def read(self, settings: Settings, facts: Facts) -> Found:
-        key = next((one for one in self.keys if one in settings), None)
-        return Found({} if key is None else {"sequence_length": _DEGREE.parse(key, settings[key])})
-
-
 def _parse(text: str) -> Settings:
     """Flags, with the two words of Python that argparse is given."""
     found = {
@@ -188,7 +165,7 @@ def flags_of_file(text: str) -> dict[str, Any]:
 ACCELERATE = Framework(
     title="Hugging Face's Trainer",
     table="accelerate.toml",
-    own=(Processes(), Sharding(), Checkpointed(), Adapters(), Length(), NoPadding()),
+    own=(Processes(), Sharding(), Adapters()),
     parse=_parse,
     render=render_shell,
     is_form_of=lambda text: not text.lstrip().startswith("{") and _IS_SCRIPT.search(text) is not None,

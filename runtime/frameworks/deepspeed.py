@@ -2,16 +2,7 @@
 
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.frameworks.nested import parse_json, render_json
-from kernelcast.runtime.frameworks.rows import (
-    Facts,
-    Found,
-    Framework,
-    OptimizerOffload,
-    Part,
-    RecomputedPartly,
-    Row,
-    Settings,
-)
+from kernelcast.runtime.frameworks.rows import Facts, Found, Framework, Part, Row, Settings
 from kernelcast.runtime.request.fields import OPTIONS
 
 
@@ -48,26 +39,10 @@ class Batches(Row):
         return Found({"micro_batch": micro, "global_batch": whole, "dp": dp})
 
 
-class Cut(Row):
-    """The layers of chunks, which DeepSpeed has no setting for."""
-
-    def write(self, facts: Facts) -> Part:
-        counts = ",".join(map(str, facts["layer_counts"]))
-        return Part(lost=(f"layers per chunk {counts} (PipelineModule decides)",) if facts["pp"] > 1 else ())
-
-
-_OFFLOAD = "zero_optimization.offload_optimizer"
-
-
 DEEPSPEED = Framework(
     title="DeepSpeed",
     table="deepspeed.toml",
-    own=(
-        Batches(),
-        OptimizerOffload(f"{_OFFLOAD}.device", "cpu", f"{_OFFLOAD}.ratio"),
-        Cut(),
-        RecomputedPartly(),
-    ),
+    own=(Batches(),),
     parse=parse_json,
     render=render_json,
     is_form_of=lambda text: text.lstrip().startswith("{"),

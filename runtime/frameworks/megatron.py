@@ -8,13 +8,12 @@ from kernelcast.runtime.frameworks.megatron_kinds import (
     ActivationOffload,
     ContextExchangeType,
     ExpertLayers,
-    ExpertTensorParallel,
     Heads,
     Recompute,
     Tokenizer,
     usual_model,
 )
-from kernelcast.runtime.frameworks.rows import Facts, Found, Framework, OptimizerOffload, Part, Row, Settings
+from kernelcast.runtime.frameworks.rows import Facts, Found, Framework, Part, Row, Settings
 from kernelcast.runtime.frameworks.shell import LAUNCHER, WORLD_SIZE, parse_shell, render_shell
 from kernelcast.runtime.request.field_types import FLAG
 from kernelcast.runtime.request.fields import LAYOUT, MODEL, SEARCH
@@ -215,7 +214,6 @@ MEGATRON = Framework(
     own=(
         Launch(),
         ContextExchangeType(),
-        ExpertTensorParallel(),
         Pipeline(),
         DistributedOptimizer(),
         Recompute(),
@@ -226,7 +224,6 @@ MEGATRON = Framework(
         Tokenizer(),
         Dropout(),
         ActivationOffload(),
-        OptimizerOffload("--optimizer-cpu-offload", True, "--optimizer-offload-fraction"),
     ),
     parse=_parse,
     render=render_shell,

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import get_args
 
 from kernelcast.runtime.errors import UsageError
-from kernelcast.runtime.frameworks.rows import Facts, Found, Part, Row, Settings
+from kernelcast.runtime.frameworks.rows import Facts, Found, Part, Row, Settings, lost_modules
 from kernelcast.runtime.request.field_types import FLAG, choice
 from kernelcast.runtime.request.field_types import whole as whole_number
 from kernelcast.runtime.request.fields import (
@@ -42,24 +42,6 @@ class ContextExchangeType(Row):
         found = choice(tuple(_EXCHANGES)).parse(self.key, name)
         notes = (f"{self.key} {name} is read for all layers",) if set(others) - {name} else ()
         return Found({"context_exchange": _EXCHANGES[found]}, notes)
-
-
-class ExpertTensorParallel(Row):
-    """Devices that an expert is cut into: by default tp."""
-
-    key = "--expert-tensor-parallel-size"
-    keys = (key,)
-    fields = ("expert_tp",)
-
-    def write(self, facts: Facts) -> Part:
-        return Part(
-            {self.key: facts["expert_tp"]} if facts["experts"] and facts["expert_tp"] != facts["tp"] else {}
-        )
-
-    def read(self, settings: Settings, facts: Facts) -> Found:
-        if not facts["experts"]:
-            return Found({})
-        return Found({"expert_tp": LAYOUT["tp"].kind.parse(self.key, settings.get(self.key, facts["tp"]))})
 
 
 class ExpertLayers(Row):
@@ -202,10 +184,10 @@ class Recompute(Row):
 
     granularity = "--recompute-granularity"
     activations = "--recompute-activations"
-    modules = "--recompute-modules"
+    modules = "--recompute-modules"  # empty: attention's core alone
     method = "--recompute-method"
     layers = "--recompute-num-layers"
-    keys = (granularity, activations, modules, method, layers)
+    keys: tuple[str, ...] = (granularity, activations, modules, method, layers)
     fields = ("recompute", "recompute_modules", "recompute_layers", "recompute_together")
 
     def write(self, facts: Facts) -> Part:
@@ -214,6 +196,8 @@ class Recompute(Row):
             return Part({})
         lost = ["recompute_early_stop (all is run again)"] if facts["recompute_early_stop"] else []
         if kind == "selective":
+            if not self.modules:
+                return Part({self.granularity: kind}, (*lost, *lost_modules(modules)))
             if modules == ("per_op",):
                 return Part({}, (*lost, "recompute_modules per_op (torchtitan's choice of ops)"))
             own = {} if modules == LAYOUT["recompute_modules"].default else {self.modules: modules}

@@ -96,8 +96,9 @@ class Row:
 
 
 class Same(Row):
-    """A number or text under another name, `default` if absent. Not written where it is `usual`; `unset` values mean
-    that it is not set; `only_read`: another key of a field that is written under its own.
+    """A number or text under another name, `default` if absent. Not written where it is `usual`; `like` is a field
+    whose value is both. `unset` values mean that it is not set; `only_read`: another key of a field that is written
+    under its own. Of `others` that mean the same, the first that is set is read.
     """
 
     def __init__(
@@ -106,22 +107,25 @@ class Same(Row):
         field: str,
         default: Any = None,
         usual: Any = None,
+        like: str = "",
         unset: Sequence[Any] = ("auto",),
         only_read: bool = False,
+        others: Sequence[str] = (),
     ) -> None:
-        self.keys, self.fields, self.only_read = (key,), (field,), only_read
+        self.keys, self.fields, self.only_read, self.like = (key, *others), (field,), only_read, like
         self.key, self.name, self.default, self.usual, self.unset = key, field, default, usual, unset
 
     def write(self, facts: Facts) -> Part:
-        value = facts[self.name]
-        return Part(NOTHING if self.only_read or value == self.usual else {self.key: value})
+        value, usual = facts[self.name], facts[self.like] if self.like else self.usual
+        return Part(NOTHING if self.only_read or value == usual else {self.key: value})
 
     def read(self, settings: Settings, facts: Facts) -> Found:
-        value = settings.get(self.key, self.default)
+        key = next((one for one in self.keys if one in settings), self.key)
+        value = settings.get(key, facts[self.like] if self.like else self.default)
         if value is None or value in self.unset:
             return Found({})
         row = REQUEST.get(self.name) or MODEL[self.name]
-        return Found({self.name: row.kind.parse(self.key, value)})
+        return Found({self.name: row.kind.parse(key, value)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +173,7 @@ class Choice(Row):
 
 
 class Beyond(Row):
-    """A row that counts only where a degree is above 1."""
+    """A row that counts only where a degree, or the number of experts, is above 1."""
 
     def __init__(self, degree: str, row: Row) -> None:
         self.degree, self.row = degree, row
@@ -194,7 +198,7 @@ class Lacks(Row):
 
 
 class Lost(Row):
-    """What cannot be expressed where fields are `above` numbers or `equal` to values: a text with their names."""
+    """What cannot be expressed where fields are `above` numbers or `equal` to values: a text with names of fields."""
 
     def __init__(self, text: str, above: Settings = NOTHING, equal: Settings = NOTHING) -> None:
         self.text, self.above, self.equal = text, above, equal
@@ -202,7 +206,10 @@ class Lost(Row):
     def write(self, facts: Facts) -> Part:
         is_lost = all(facts[name] > least for name, least in self.above.items())
         is_lost = is_lost and all(facts[name] == value for name, value in self.equal.items())
-        return Part(lost=(self.text.format_map(facts),) if is_lost else ())
+        if not is_lost:
+            return Part()
+        lists = {name: ",".join(map(str, value)) for name, value in facts.items() if isinstance(value, tuple)}
+        return Part(lost=(self.text.format_map(facts | lists),))
 
 
 class RecomputedPartly(Row):
@@ -275,7 +282,7 @@ class OptimizerOffload(Row):
 
 @cache
 def _table_rows(file: str, own: tuple[Row, ...]) -> tuple[Row, ...]:
-    by_name = {type(row).__name__: row for row in own}
+    by_name = {type(row).__name__: row for row in (NoPadding(), RecomputedPartly(), *own)}
     table = tomllib.loads(Path(__file__).with_name(file).read_text(encoding="utf-8"))
     return tuple(_row(values, by_name) for values in table["rows"])
 
@@ -288,6 +295,8 @@ def _row(values: dict[str, Any], own: Mapping[str, Row]) -> Row:
             return own[name]
         case {"lacks": name, "usual": usual}:
             return Lacks(name, usual)
+        case {"switch": _}:
+            return OptimizerOffload(**values)
         case {"lost": text, **where}:
             return Lost(text, **where)
         case {"options": options, "field": name}:
@@ -299,12 +308,12 @@ def _row(values: dict[str, Any], own: Mapping[str, Row]) -> Row:
 class Framework:
     """`title` is its name as people write it. `table` is a file of this folder.
 
-    A row of the table with `key` is `Same`, with `options` a `Choice`, with `lacks` or `lost` a loss; `own` names a row
-    of its own kind by its class, and `beyond` the degree that a row counts above 1 of. Rows are written and read in
-    their order: a row may rely on the fields of earlier rows. `parse` reads settings from a text and `render` writes
-    them; `is_form_of` tells whether a text has the framework's form. `model` gives the fields of a model that no row
-    reads, of the settings and what rows read; None where settings do not describe a model. `steps` is the setting
-    with the steps of the whole run.
+    A row of the table with `key` is `Same`, with `options` a `Choice`, with `switch` an `OptimizerOffload`, with
+    `lacks` or `lost` a loss; `own` names a row of another kind by its class, and `beyond` what a row counts above 1 of.
+    Rows are written and read in their order: a row may rely on the fields of earlier rows. `parse` reads settings from
+    a text and `render` writes them; `is_form_of` tells whether a text has the framework's form. `model` gives the
+    fields of a model that no row reads, of the settings and what rows read; None where settings do not describe a
+    model. `steps` is the setting with the steps of the whole run.
     """
 
     title: str

@@ -13,14 +13,13 @@ from kernelcast.runtime.frameworks.rows import (
     Facts,
     Found,
     Framework,
-    NoPadding,
     Part,
     RecomputedPartly,
     Row,
     Settings,
 )
 from kernelcast.runtime.frameworks.shell import parse_shell
-from kernelcast.runtime.request.field_types import FLAG, choice, whole
+from kernelcast.runtime.request.field_types import choice, whole
 from kernelcast.runtime.request.fields import LAYOUT, MODEL, OPTIONS, Schedule
 from kernelcast.runtime.request.schedule import SCHEDULE_KINDS
 from kernelcast.runtime.step.chunks import BLOCKS_AFTER, BLOCKS_BEFORE
@@ -199,24 +198,6 @@ class Pipeline(Row):
         raise UsageError(f"{self.modules} is {shown(value)}, expected a list of lists of names")
 
 
-class SequenceParallel(Row):
-    """On with tensor parallelism unless it is switched off."""
-
-    key = "parallelism.enable_sequence_parallel"
-    keys = (key,)
-    fields = ("sequence_parallel",)
-
-    def write(self, facts: Facts) -> Part:
-        """Only where it is off: versions that read TOML do not know the key."""
-        if facts["tp"] == 1 or facts["sequence_parallel"]:
-            return Part()
-        return Part({self.key: False}, ("sequence_parallel off (before torchtitan's pull request 2386)",))
-
-    def read(self, settings: Settings, facts: Facts) -> Found:
-        is_on = FLAG.parse(self.key, settings.get(self.key, True))
-        return Found({"sequence_parallel": facts["tp"] > 1 and is_on})
-
-
 class ExpertTensors(Row):
     """The expert_tp that torchtitan refuses: values other than 1 and tp, and tp without expert parallelism."""
 
@@ -250,23 +231,6 @@ class SavedOperators(RecomputedPartly):
 MODEL_OF_TORCHTITAN = ("model.name", "model.flavor")
 
 
-class Compiled(Row):
-    """torch.compile, off unless a configuration says otherwise; PyTorch's fused RMSNorm does not need it."""
-
-    keys = ("training.compile", "compile.enable")
-    fields = ("eager",)
-
-    def write(self, facts: Facts) -> Part:
-        return Part({"compile.enable": facts["eager"] == "none"})
-
-    def read(self, settings: Settings, facts: Facts) -> Found:
-        """Separate kernels where it is off, with a note, as PyTorch's version is not known."""
-        if any(FLAG.parse(key, settings[key]) for key in self.keys if key in settings):
-            return Found({"eager": "none"})
-        note = "torch.compile is off; norms are predicted as PyTorch's fused ones (--eager all before PyTorch 2.9)"
-        return Found({"eager": "all_but_norms"}, () if "eager" in facts else (note,))
-
-
 _OVERRIDE = re.compile(r"--(?=(?:model|parallelism|training|activation[-_]checkpoint|compile)\.)")
 _TABLE = re.compile(r"^[ \t]*\[[ \t]*(parallelism|training|activation_checkpoint)[ \t]*\]", re.MULTILINE)
 
@@ -292,11 +256,8 @@ TORCHTITAN = Framework(
         ExpertTensors(),
         DataParallel(),
         Pipeline(),
-        SequenceParallel(),
         Batches(),
-        NoPadding(),
         SavedOperators(),
-        Compiled(),
     ),
     parse=_parse,
     render=render_toml,

@@ -5,17 +5,15 @@ from collections.abc import Mapping
 
 from kernelcast.runtime.frameworks.cut import even_cut
 from kernelcast.runtime.frameworks.megatron import Chunks, Launch
+from kernelcast.runtime.frameworks.megatron_kinds import Recompute
 from kernelcast.runtime.frameworks.nested import parse_flat, render_yaml
 from kernelcast.runtime.frameworks.rows import (
     Facts,
     Found,
     Framework,
-    NoPadding,
     Part,
-    RecomputedPartly,
     Row,
     Settings,
-    lost_modules,
     target_modules,
 )
 from kernelcast.runtime.frameworks.shell import launcher_flags
@@ -40,39 +38,21 @@ class VirtualStages(Chunks):
         return self.found(chunks, counts, f"pp {pp}, {self.key} {chunks} does not divide {layers} layers")
 
 
-class Granularity(Row):
-    """What is recomputed: attention's core, or the first layers of every chunk."""
+class Granularity(Recompute):
+    """NeMo's names of it; those `later` ones of NeMo 2.0 and Megatron-Bridge are read too. It has none for modules."""
 
-    granularity = "model.activations_checkpoint_granularity"
-    method = "model.activations_checkpoint_method"
-    layers = "model.activations_checkpoint_num_layers"
+    granularity, method, layers = own = tuple(
+        f"model.activations_checkpoint_{name}" for name in ("granularity", "method", "num_layers")
+    )
     later = ("model.recompute_granularity", "model.recompute_method", "model.recompute_num_layers")
-    keys = (granularity, method, layers, *later)
-    fields = ("recompute", "recompute_layers", "recompute_together", "recompute_modules")
-
-    def write(self, facts: Facts) -> Part:
-        kind, modules = facts["recompute"], facts["recompute_modules"]
-        if kind == "none":
-            return Part()
-        if kind == "selective":
-            return Part({self.granularity: "selective"}, lost_modules(modules))
-        some = facts["recompute_layers"]
-        method, layers = ("block", some) if some else ("uniform", facts["recompute_together"])
-        return Part({self.granularity: "full", self.method: method, self.layers: layers})
+    activations = modules = ""
+    keys = (*own, *later)
 
     def read(self, settings: Settings, facts: Facts) -> Found:
-        """Names of NeMo 2.0 and of Megatron-Bridge are read too."""
-        kind, method, layers = (
-            settings.get(one, settings.get(other))
-            for one, other in zip((self.granularity, self.method, self.layers), self.later, strict=True)
-        )
-        kind = LAYOUT["recompute"].kind.parse(self.granularity, kind or "none")
-        if kind != "full":
-            return Found({"recompute": kind})
-        count = LAYOUT["recompute_layers"].kind.parse(self.layers, layers or 1)
-        return Found(
-            {"recompute": kind, "recompute_layers" if method == "block" else "recompute_together": count}
-        )
+        known = {
+            own: settings[name] for own, name in zip(self.own, self.later, strict=True) if name in settings
+        }
+        return super().read({**known, **settings}, facts)
 
 
 class Adapters(Row):
@@ -219,7 +199,7 @@ NEMO = _framework(
 LLM_FOUNDRY = _framework(
     "LLM Foundry",
     "llm_foundry.toml",
-    (Launch(is_written=False), NoPadding(), RecomputedPartly(), PeftConfig()),
+    (Launch(is_written=False), PeftConfig()),
     _SETTING(names="global_train_batch_size|device_train_microbatch_size"),
     "max_steps",
 )

@@ -7,6 +7,7 @@ five of ten repetitions, in µs. `GPU.csv` next to them lists the validation err
 
 import ast
 import re
+import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,7 +17,6 @@ from typing import Any
 
 from kernelcast.runtime.errors import DataError
 from kernelcast.runtime.operators import OPERATORS, Direction, Vector, operator
-from kernelcast.runtime.operators.attention import WITHOUT_MASK
 from kernelcast.store.importers.description import Description, device_named
 from kernelcast.store.importers.parsed import Parsed, TimedRow
 from kernelcast.store.importers.raw_parameters import workload_vector
@@ -31,64 +31,21 @@ _TIMES = {"F_dur(us)": Direction.FORWARD, "B_dur(us)": Direction.BACKWARD, "dur(
 _COLUMN_OF = {"d": "dim", "tp": "mp", "layers": "encoders"}  # columns with other names than the symbols
 _WHAT = "a file of estimate-train-time"
 
-# Published facts about the sites that the files lack.
-_SITES = {
-    "Perlmutter": Description(
-        fabric={"gpus_per_node": 4, "links": ("NVLink 3",), "nics": ("200 Gb/s Slingshot 11 ×4",)},
-        source={"licence": "MIT", "reference": "arXiv 2509.22832", "site": "Perlmutter"},
-    ),
-    "Vista": Description(
-        fabric={"gpus_per_node": 1, "nics": ("400 Gb/s InfiniBand NDR ×1",)},
-        source={"licence": "MIT", "reference": "arXiv 2509.22832", "site": "Vista"},
-    ),
-}
-
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """The operator, role and variant that a function measures, and the raw parameters in its file other than tp."""
+    """The operator, role and variant that a function measures, and the raw parameters in its file."""
 
     operator: str
-    role: str
-    parameters: tuple[str, ...]
+    role: str = ""
     variant: str = ""
+    parameters: Sequence[str] = ()
 
 
-# At both sites the forward pass does twice the causal FLOPs: 237 TFLOP/s at most on an A100, 396 on a GH200.
-_VARIANTS = {"flash_atten": WITHOUT_MASK}
-
-FUNCTIONS: Mapping[str, Function] = {
-    name: Function(operator, role, tuple(parameters.split()), _VARIANTS.get(name, ""))
-    for name, operator, role, parameters in (
-        ("embedding", "embedding", "", "b l d"),
-        ("layernorm", "layer_norm", "", "b l d"),
-        ("RMSlayernorm", "rms_norm", "", "b l d"),
-        ("linear1", "gemm", "qkv", "b l d"),
-        ("RoPE", "rope", "", "b l h d"),
-        ("baddbmm", "batched_gemm", "attention_scores", "b l h d"),
-        ("fillmask", "causal_mask_fill", "", "b l h"),
-        ("softmax", "softmax", "", "b l h"),
-        ("ScaledUpperTriangMaskedSoftmax", "fused_causal_softmax", "", "b l h"),
-        ("bmm", "batched_gemm", "attention_values", "b l h d"),
-        ("flash_atten", "flash_attention", "", "b l h d"),
-        ("linear2", "gemm", "attention_output", "b l d"),
-        ("linear3", "gemm", "mlp_up", "b l d"),
-        ("gelu", "gelu", "", "b l d"),
-        ("linear4", "gemm", "mlp_down", "b l d"),
-        ("res_add", "residual_add", "", "b l d"),
-        ("linear_final", "gemm", "logits", "b l d"),
-        ("parallel_cross_entropy_128", "cross_entropy", "", "b l"),
-        ("firstStage_optimizer", "adam", "first_stage", "d layers"),
-        ("middleStage_optimizer", "adam", "middle_stage", "d layers"),
-        ("lastStage_optimizer", "adam", "last_stage", "d layers"),
-    )
-}
-COLLECTIVES: Mapping[str, Function] = {
-    "allreduce": Function("all_reduce", "tensor", ()),
-    "allreduce_large": Function("all_reduce", "data", ()),
-    "allgather_large": Function("all_gather", "data", ()),
-    "p2p": Function("point_to_point", "pipeline", ()),
-}
+_DATA = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+_SITES = {name: Description(**tables) for name, tables in _DATA["sites"].items()}
+FUNCTIONS = {name: Function(**row) for name, row in _DATA["functions"].items()}
+COLLECTIVES = {name: Function(**row) for name, row in _DATA["collectives"].items()}
 _OLDER_FORMAT = "optimizer"
 DTYPES: Mapping[str, str] = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
 

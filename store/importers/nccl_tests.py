@@ -9,6 +9,7 @@ have the shard of an all-gather, but the whole input of a reduce-scatter or an a
 """
 
 import re
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,29 +28,10 @@ from kernelcast.store.importers.tables import (
     whole,
 )
 
-OPERATORS_OF: Mapping[str, str] = {
-    "all_reduce": "all_reduce",
-    "all_gather": "all_gather",
-    "reduce_scatter": "reduce_scatter",
-    "alltoall": "all_to_all",
-    "sendrecv": "point_to_point",
-}
+_DATA = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+OPERATORS_OF: Mapping[str, str] = _DATA["operators"]
 """The operator of each test, without a role."""
-# Names of types: torch's name and bytes per element. Integers have no dtype of a training step.
-_TYPES: Mapping[str, tuple[str, int]] = {
-    "double": ("float64", 8),
-    "float": ("float32", 4),
-    "half": ("float16", 2),
-    "bfloat16": ("bfloat16", 2),
-    "f8e4m3": ("float8_e4m3fn", 1),
-    "f8e5m2": ("float8_e5m2", 1),
-    "int8": ("", 1),
-    "uint8": ("", 1),
-    "int32": ("", 4),
-    "uint32": ("", 4),
-    "int64": ("", 8),
-    "uint64": ("", 8),
-}
+_TYPES: Mapping[str, tuple[str, int]] = _DATA["types"]
 _GATHERING = ("all_gather", "reduce_scatter", "alltoall")  # size is count × processes
 _WHOLE = ("reduce_scatter", "alltoall")  # entries of the vector are the elements of the larger buffer
 _ORDINARY_REDUCTIONS = ("", "sum", "none")

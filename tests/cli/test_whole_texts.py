@@ -1,4 +1,4 @@
-"""All that commands print, to the letter: `whole_texts.txt`, which WRITE_WHOLE_TEXTS=1 pytest THIS_FILE writes again.
+"""All that commands print, to the letter: `whole_texts*.txt`, which WRITE_WHOLE_TEXTS=1 pytest THIS_FILE writes again.
 
 Measurements and times by hand; sizes of memory and digests are masked. Times of real hardware have tests/golden.
 """
@@ -15,10 +15,11 @@ from pathlib import Path
 
 import pytest
 
+from kernelcast.docs import example_traces
 from kernelcast.runtime.operators import OPERATORS
 from tests.cli.printed import ended
 
-TEXTS = Path(__file__).with_name("whole_texts.txt")
+TEXTS = sorted(Path(__file__).parent.glob("whole_texts*.txt"))
 DATA = Path(__file__).parents[1] / "data"
 JOBS = """start,end,nodes,outcome,cause
 2026-01-01T00:00,2026-01-02T00:00,20,failed,switch
@@ -77,6 +78,31 @@ metadata: {name: one}
 spec:
   template: &pod {<<: {spec: {}}}
 """
+JOBS_YAML = """apiVersion: v1
+kind: List
+items:
+- {apiVersion: v1, kind: ConfigMap, metadata: {name: other}}
+- apiVersion: batch/v1
+  kind: Job
+  metadata:
+    name: two
+    annotations: &told
+      kernelcast/bundle: test.kcast
+      kernelcast/model: tiny.toml
+      kernelcast/dp: "2"
+      kernelcast/micro_batch: "1"
+      kernelcast/micro_batches: "3"
+      kernelcast/steps: "1e6"
+  spec:
+    parallelism: 2
+    completions: 2
+    completionMode: Indexed
+    template: &pod {spec: {containers: [{name: train, resources: {limits: {nvidia.com/gpu: 1}}}]}}
+- apiVersion: batch/v1
+  kind: Job
+  metadata: {name: kept, annotations: *told}
+  spec: {activeDeadlineSeconds: 7200, parallelism: 2, completions: 2, completionMode: Indexed, template: *pod}
+"""
 # Products and a gelu of an annotated step on a CPU.
 CALLS = [("aten::mm", [[64, 32], [32, 8]])] * 3 + [
     ("aten::mm", [[64, 8], [8, 32]]),
@@ -128,6 +154,7 @@ def folder(
     files = {"jobs.csv": JOBS, "more.csv": JOBS + MORE, "job.sbatch": SCRIPT, "train.sh": LAYOUT,
              "step.json": json.dumps(STEP), "runs.toml": RUNS,
              "array.sbatch": SCRIPT.replace("#SBATCH", "#SBATCH --array=0-1"), "merge.yaml": MERGED,
+             "jobs.yaml": JOBS_YAML,
              "one.toml": RUNS[: RUNS.index("[[runs]]\npp")]}  # fmt: skip
     for name, text in files.items():
         (tmp_path / name).write_text(text)
@@ -148,8 +175,34 @@ def folder(
     return tmp_path
 
 
-def test_commands_print_what_they_did(folder: Path) -> None:
-    text, found = TEXTS.read_text(encoding="utf-8"), StringIO()
+@pytest.fixture
+def traces(folder: Path) -> None:
+    """Two ranks with modules, and the same where some kernels take longer and one is another."""
+    for name in ("ranks", "slower"):
+        (folder / name).mkdir()
+        for path in example_traces.write(folder / name):
+            document, later_us = json.loads(path.read_text()), 0.0
+            events = document["traceEvents"]
+            for place, event in enumerate(sorted(events, key=lambda one: one["ts"])):
+                event["ts"] += later_us
+                if event["cat"] == "cpu_op":
+                    names = "Model_0", f"Block_{place % 2}", f"Linear_{place % 3}"
+                    events += [
+                        {**event, "cat": "python_function", "name": f"nn.Module: {one}", "dur": 12 - level}
+                        for level, one in enumerate(names)
+                    ]
+                if name == "slower" and event["name"].startswith(("gemm_up", "nccl")):
+                    event["dur"] += (longer_us := event["dur"] * (0.5 if "gemm" in event["name"] else 0.1))
+                    later_us += longer_us
+                if name == "slower":
+                    event["name"] = event["name"].replace("gelu_kernel", "tanh_kernel")
+            path.write_text(json.dumps(document))
+
+
+@pytest.mark.usefixtures("traces")
+@pytest.mark.parametrize("texts", TEXTS, ids=[one.stem for one in TEXTS])
+def test_commands_print_what_they_did(folder: Path, texts: Path) -> None:
+    text, found = texts.read_text(encoding="utf-8"), StringIO()
     with chdir(folder), redirect_stdout(found), redirect_stderr(found):
         for command in re.findall(r"^\$ ((?:kernelcast|cat) .*)$", text, re.MULTILINE):
             print(f"$ {command}")
@@ -163,5 +216,5 @@ def test_commands_print_what_they_did(folder: Path) -> None:
         " ", _VARIES.sub(lambda match: "#" if _DIGITS.match(match[0]) else len(match[0]) * "#", said)
     )
     if "WRITE_WHOLE_TEXTS" in os.environ:
-        TEXTS.write_text(printed, encoding="utf-8")
+        texts.write_text(printed, encoding="utf-8")
     assert printed == text

@@ -9,6 +9,7 @@ import pytest
 from kernelcast.plan import Plan, plan
 from kernelcast.plan.checkpoint import checkpoint_bytes
 from kernelcast.plan.failures import people_detection, published_sites
+from kernelcast.plan.fields import RATE
 from kernelcast.runtime import Estimator, UsageError, predict
 
 LAYOUT = {"tp": 2, "dp": 32, "micro_batch": 1, "global_batch": 512}
@@ -197,3 +198,20 @@ def test_a_given_rate_has_no_uncertainty(h100: Estimator) -> None:
     found = plan(h100, "llama-3-8b", tokens="500B", failure_rate=4, **LAYOUT)
     assert found.rate.to_dict()["interval"] is None
     assert replace(found, seed=1).expected == found.expected
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"),
+    [
+        ("5000B", 5e3),
+        ("5000B/s", 5e3),
+        ("5 kB/s", 5e3),
+        ("5KB", 5e3),
+        ("1.5mB", 1.5e6),
+        ("2GB/s", 2e9),
+        ("1TB", 1e12),
+    ],
+)
+def test_rates_are_as_many_bytes_per_second_as_they_say(text: str, rate: float) -> None:
+    assert RATE.read(text) == RATE.read(rate) == rate
+    assert RATE.read("0.9kB") is RATE.read(1.1e15) is RATE.read("5B") is RATE.read("B") is None

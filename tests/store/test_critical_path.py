@@ -1,7 +1,13 @@
-"""The longest chain of steps written by hand, whose parts and gains are known."""
+"""The longest chain of steps written by hand, whose parts and gains are known, and of random steps, as it was.
 
+WRITE_WHOLE_TEXTS=1 pytest THIS_FILE writes `critical_paths.txt` again.
+"""
+
+import os
 from collections.abc import Mapping, Sequence
 from math import nan
+from pathlib import Path
+from random import Random
 from typing import NamedTuple
 
 import numpy as np
@@ -9,7 +15,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernelcast.store.critical_path import DELAY, FIRST, NOT_RECORDED, PathEvents, PathPart, critical_path
+from kernelcast.store.critical_path import (
+    DELAY,
+    FIRST,
+    NOT_RECORDED,
+    NOTHING,
+    PathEvents,
+    PathPart,
+    critical_path,
+)
 
 US = 1000
 HOST = ("host", "launching")
@@ -141,3 +155,51 @@ def test_a_step_of_many_events() -> None:
     }
     assert found[B] == pytest.approx((20, 10), rel=1e-3)
     assert found[A] == pytest.approx((10, 5), rel=1e-3)
+
+
+def random_path(seed: int) -> list[PathPart]:
+    """Of a step and the end of the one before: up to three ranks of three streams, calls that wait, awaited events."""
+    random = Random(seed)
+    ranks, is_recorded = random.randint(1, 3), random.random() < 0.5
+    rows: list[list[float]] = []
+    for rank in range(ranks):
+        launch, free = 0, [0, 0, 0]
+        for place in range(random.randint(2, 25)):
+            stream = random.randrange(3)
+            if random.random() < 0.2:  # the host waits for something
+                launch = max(launch, *free) + random.randint(0, 9) * 1000
+            launch += random.choice([0, 1, 10, 50]) * 1000
+            start = max(
+                launch + random.randint(1, 30) * 500, free[stream] + random.choice([-2, 0, 1, 7]) * 1000
+            )
+            free[stream] = start + random.randint(0, 90) * 500
+            is_unknown, collective = random.random() < 0.15, place if random.random() < 0.2 else -1
+            rows.append([rank, 3 * rank + stream, start, free[stream], nan if is_unknown else launch,
+                         random.choice([3, 4]) if collective < 0 else 5, collective, place > 3,
+                         random.random() < 0.2, random.choice([2, 6]), NOT_RECORDED])  # fmt: skip
+    rows.sort(key=lambda row: (row[2], row[3]))
+    for row in rows if is_recorded else ():
+        others = [
+            place
+            for place, one in enumerate(rows)
+            if (one[0], one[3]) <= (row[0], row[2]) and one[1] != row[1]
+        ]
+        row[-1] = random.choice([NOTHING, *others[-3:]])
+    kinds = (np.intp, np.intp, float, float, float, np.intp, np.intp, bool, bool, np.intp, np.intp)
+    columns = (np.array([row[place] for row in rows], dtype=kind) for place, kind in enumerate(kinds))
+    calls_ns = {rank: [random.randint(1, 90) * 1000 for _ in range(6)] for rank in range(ranks)}
+    begin_ns = {rank: random.randint(0, 40) * 1000 for rank in range(random.randint(0, ranks))}
+    return critical_path(PathEvents(*columns), [*PARTS, ("host", "other")], calls_ns, begin_ns, top=6)
+
+
+def test_paths_of_random_steps_are_as_they_were() -> None:
+    found = ""
+    for seed in range(120):
+        path = random_path(seed)
+        assert all(-1e-3 <= one.saved_ns <= one.path_ns / 2 + 1e-3 for one in path), seed
+        parts = (f"{one.part[1]} {one.path_ns:.0f} {one.saved_ns:.0f} {one.share:.3f}" for one in path)
+        found += f"{seed}: {', '.join(parts)}\n"
+    file = Path(__file__).with_name("critical_paths.txt")
+    if "WRITE_WHOLE_TEXTS" in os.environ:
+        file.write_text(found)
+    assert found == file.read_text()

@@ -1,4 +1,11 @@
-"""Causes of the difference between two traced runs: sums whose cause is known, and two real runs."""
+"""Causes of the difference between two traced runs: sums whose cause is known, two real runs, and random ones, as said.
+
+WRITE_WHOLE_TEXTS=1 pytest THIS_FILE writes `differences.txt` again.
+"""
+
+import os
+from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
@@ -171,3 +178,64 @@ def test_kernels_of_equal_time_stand_by_name() -> None:
     new = {work(name, "Model_0 / MLP_0"): (1.0, 25.0) for name in ("d", "b", "c", "a")}
     [found] = difference_causes({}, new, idle_ms=(0.0, 0.0), loader_ms=(0.0, 0.0))
     assert found.line.endswith("new are a, b, c")
+
+
+def random_causes(seed: int) -> tuple[DifferenceCause, ...]:
+    """Of two runs of up to two layers: kernels run more often, for longer, or in one of them alone."""
+    random, one, two = Random(seed), Made(), Made()
+    common, by_steps = random.choice([1, 1, 1.1, 0.8]), {}
+    for _ in range(random.randint(1, 14)):
+        depth = random.randint(0, 4)
+        parts = ["Model_0", f"Block_{random.randint(0, 1)}", random.choice(["MLP_0", "Mix_1"]), "Linear_0"][
+            :depth
+        ]
+        name = random.choice(["a", "b", "c", "d", "gaps between its parts" if depth else "e"])
+        class_ = random.choice(["compute"] * 6 + ["communication", "memory"])
+        shapes = f"[[{random.randint(1, 4)}]]" if seed % 5 else ""
+        key = work(
+            name, " / ".join(parts), shapes, random.choice(["forward", "backward", "recomputation"]), class_
+        )
+        launches, time_ms = (
+            0.0 if "gaps" in name else float(random.randint(1, 4)),
+            float(random.randint(1, 40)),
+        )
+        if (change := random.random()) < 0.9:
+            one[key] = launches, time_ms
+        if change > 0.1:
+            more, longer = random.choice([1, 1, 1, 2, 0.5]), random.choice([1, 1, 1.3, 2, 0.6, 1.02])
+            two[key] = launches * more, time_ms * longer * common
+        if seed % 3 == 0:
+            steps = [[values.get(key, (0, 0))[1] * random.choice([0.9, 1, 1, 1.1, 2]) for _ in range(6)]
+                     for values in (one, two)]  # fmt: skip
+            by_steps[key] = np.array(steps)
+    idle_ms, loader_ms = ([random.choice([0.0, 5.0, 20.0]) for _ in range(2)] for _ in range(2))
+    return difference_causes(one, two, idle_ms=idle_ms, loader_ms=loader_ms, by_steps=by_steps)
+
+
+def least_factor(seed: int) -> float:
+    """How many times as long all steps of a second run must take until that is said, to a thousandth."""
+    random, key = Random(seed), work("flash", "Model_0 / Attention_0")
+    one, two = ([random.choice([10, 11, 12, 13, 30]) + random.random() for _ in range(random.randint(1, 12))]
+                for _ in range(2))  # fmt: skip
+    low, high = 0.9, 20.0
+    while high - low > 1e-4:
+        middle = (low + high) / 2
+        steps = np.full((2, 12), np.nan)
+        steps[0, : len(one)], steps[1, : len(two)] = one, np.array(two) * middle
+        means = (dict.fromkeys([key], (1.0, float(np.nanmean(run)))) for run in steps)
+        if difference_causes(*means, idle_ms=(0, 0), loader_ms=(0, 0), by_steps={key: steps}):
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+def test_causes_of_random_differences_are_as_they_were() -> None:
+    found = "".join(
+        f"{seed}: {one.kind} {one.name}: {one.line}\n" for seed in range(150) for one in random_causes(seed)
+    )
+    found += "".join(f"{seed}: longer by {least_factor(seed):.3f}\n" for seed in range(40))
+    file = Path(__file__).with_name("differences.txt")
+    if "WRITE_WHOLE_TEXTS" in os.environ:
+        file.write_text(found)
+    assert found == file.read_text()

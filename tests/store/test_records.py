@@ -175,6 +175,9 @@ def test_a_sample_without_time_needs_a_reason() -> None:
     for status, reason in (("ok", "why not"), ("failed", "")):
         with pytest.raises(UsageError):
             Sample.without_time(**known, vector=(1, 2, 3), status=status, reason=reason)
+    for vector in ((), (1, 2, -3), (1, 2, 3.5), (1, 2, -0.5)):
+        with pytest.raises(UsageError, match="expected whole numbers from 0"):
+            Sample.without_time(**known, vector=vector, status="unsupported", reason="none")
 
 
 def test_an_import_may_know_a_time_without_its_repetitions() -> None:

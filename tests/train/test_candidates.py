@@ -12,11 +12,10 @@ from kernelcast.train import regressor
 from kernelcast.train.dataset import Table
 from kernelcast.train.regressor import (
     _FASTEST_RATE,
-    CANDIDATES,
-    COLLECTIVE_CANDIDATES,
     RICH_ROWS,
     SEARCH_BUDGET,
     Candidate,
+    all_candidates,
     applicable,
 )
 
@@ -24,7 +23,7 @@ TEXT = Path(__file__).with_name("candidates.txt")
 
 
 def tried(table: Table) -> list[Candidate]:
-    return applicable(CANDIDATES, COLLECTIVE_CANDIDATES, table)
+    return applicable(all_candidates(), table)
 
 
 def test_every_candidate_of_every_table(make_table: Callable[..., Table]) -> None:
@@ -39,7 +38,8 @@ def test_every_candidate_of_every_table(make_table: Callable[..., Table]) -> Non
     for operator, direction, count in tables:
         found = tried(make_table(operator, direction, count))
         lines += [
-            f"{operator}, {count} rows: {len(found)} of {len(CANDIDATES)} and {len(COLLECTIVE_CANDIDATES)} candidates"
+            f"{operator}, {count} rows: {len(found)} of {len(all_candidates().every)} and "
+            f"{len(all_candidates().collective)} candidates"
         ]
         lines += [f"  {c.algorithm} {c.form} {json.dumps(c.settings, sort_keys=True)}" for c in found]
     lines.append(f"at most {_FASTEST_RATE} per tree, {SEARCH_BUDGET:g} in all")
@@ -62,7 +62,5 @@ def test_vast_tables_try_what_the_budget_allows(
 
 
 def test_settings_say_everything() -> None:
-    settings = [
-        (c.algorithm, c.form, *sorted(c.settings.items())) for c in (*CANDIDATES, *COLLECTIVE_CANDIDATES)
-    ]
+    settings = [(c.algorithm, c.form, *sorted(c.settings.items())) for kind in all_candidates() for c in kind]
     assert len({repr(s) for s in settings}) == len(settings)

@@ -15,7 +15,7 @@ from kernelcast.train.collective_baseline import FADE, LatencyBandwidth, fit_lat
 from kernelcast.train.dataset import Array, Table
 from kernelcast.train.export import PARITY_TOLERANCE, check_parity, to_onnx
 from kernelcast.train.formula import flat
-from kernelcast.train.regressor import COLLECTIVE_CANDIDATES, Candidate, fit
+from kernelcast.train.regressor import Candidate, all_candidates, fit
 
 LAYOUTS = ((1, 2), (1, 4), (2, 1), (2, 2), (4, 1), (8, 1))
 COLLECTIVES = [op.name for op in OPERATORS.values() if op.is_collective]
@@ -134,7 +134,7 @@ def test_a_number_everywhere(workloads: Array, times_us: Array, collective: str)
         assert (scale(found, asked) >= 0).all()
 
 
-@pytest.mark.parametrize("candidate", COLLECTIVE_CANDIDATES, ids=lambda c: f"{c.algorithm}-{c.inputs}")
+@pytest.mark.parametrize("candidate", all_candidates().collective, ids=lambda c: f"{c.algorithm}-{c.inputs}")
 @pytest.mark.parametrize("operator", ["all_reduce", "all_gather", "reduce_scatter", "point_to_point"])
 def test_onnx_answers_the_same(candidate: Candidate, operator: str) -> None:
     workloads = workloads_of(LAYOUTS, 30)
@@ -166,6 +166,6 @@ def test_trees_learn_in_units_of_each_layouts_spread() -> None:
     loud = np.exp(1.0 * np.random.default_rng(1).standard_normal(400))
     times_us *= np.concatenate([tooth, loud])
     table = Table(operator="all_reduce", direction=Direction.ONCE, workloads=workloads, times_us=times_us)
-    candidate = next(c for c in COLLECTIVE_CANDIDATES if c.inputs == "chunks")
+    candidate = next(c for c in all_candidates().collective if c.inputs == "chunks")
     predicted_us = fit(candidate, table, 3).predict_us(workloads)[:400]
     assert np.median(np.abs(predicted_us / times_us[:400] - 1)) < 0.005

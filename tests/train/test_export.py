@@ -22,8 +22,9 @@ from kernelcast.train.baseline import Roofline
 from kernelcast.train.dataset import Array, Table
 from kernelcast.train.export import ML_OPSET, OPSET, PARITY_TOLERANCE
 from kernelcast.train.intervals import log_half_widths
-from kernelcast.train.regressor import Candidate, Regressor, fit
-from kernelcast.train.selection import CANDIDATES
+from kernelcast.train.regressor import Candidate, Regressor, all_candidates, fit
+
+CANDIDATES = all_candidates().every
 
 FORWARD, BACKWARD, ONCE = Direction.FORWARD, Direction.BACKWARD, Direction.ONCE
 KEYS = [

@@ -13,8 +13,9 @@ from kernelcast.runtime.operators import Direction
 from kernelcast.train.dataset import Array, Table
 from kernelcast.train.export import PARITY_TOLERANCE, check_parity, to_onnx
 from kernelcast.train.intervals import FEWEST_CALIBRATED, calibrate, log_half_widths
-from kernelcast.train.regressor import fit
-from kernelcast.train.selection import CANDIDATES
+from kernelcast.train.regressor import all_candidates, fit
+
+CANDIDATES = all_candidates().every
 
 FORWARD, ONCE = Direction.FORWARD, Direction.ONCE
 

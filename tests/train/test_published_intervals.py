@@ -22,9 +22,10 @@ MOST_ROWS = 1500
 def test_nine_in_ten_rows_never_seen_lie_within(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fifth of the rows is held out from fitting, selection and calibration."""
     # The coverage must not depend on how good the fit is: one quick candidate per form will do.
-    boosted = [c for c in selection.CANDIDATES if c.algorithm == "xgboost" and c.form != "raw"]
+    boosted = [c for c in selection.all_candidates().every if c.algorithm == "xgboost" and c.form != "raw"]
     quick = {c.form: c for c in reversed(boosted)}
-    monkeypatch.setattr(selection, "CANDIDATES", list(quick.values()))
+    some = selection.all_candidates()._replace(every=list(quick.values()))
+    monkeypatch.setattr(selection, "all_candidates", lambda: some)
     rows = [
         Row(operator=s.operator, direction=s.direction, vector=s.vector, time_us=s.time_us)
         for batch in read_estimate_train_time([FOLDER]).runs

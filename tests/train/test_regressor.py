@@ -9,8 +9,10 @@ from kernelcast.runtime.operators import OPERATORS, Direction
 from kernelcast.train.baseline import PowerLaw
 from kernelcast.train.dataset import Table
 from kernelcast.train.formula import tree_inputs
-from kernelcast.train.regressor import Candidate, Regressor, fit
-from kernelcast.train.selection import CANDIDATES, FEWEST_ROWS
+from kernelcast.train.regressor import Candidate, Regressor, all_candidates, fit
+from kernelcast.train.selection import FEWEST_ROWS
+
+CANDIDATES = all_candidates().every
 
 candidates = pytest.mark.parametrize("candidate", CANDIDATES, ids=lambda c: f"{c.form}-{c.algorithm}")
 

@@ -9,9 +9,8 @@ import pytest
 from kernelcast.train import selection
 from kernelcast.train.baseline import Constant
 from kernelcast.train.dataset import Array, Table
-from kernelcast.train.regressor import Candidate, Regressor, fit
+from kernelcast.train.regressor import Candidate, Candidates, Regressor, all_candidates, fit
 from kernelcast.train.selection import (
-    CANDIDATES,
     FEWEST_ROWS,
     _Search,
     largest_quarters,
@@ -51,7 +50,7 @@ def fits(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Table]]:
     monkeypatch.setattr(selection, "fit", recorded)
     shares = ("0.5", "0.25", "0.75")
     candidates = [Candidate(algorithm="remembering", form=s, hyperparameters={}) for s in shares]
-    monkeypatch.setattr(selection, "CANDIDATES", candidates)
+    monkeypatch.setattr(selection, "all_candidates", lambda: Candidates(candidates, ()))
     return calls
 
 
@@ -102,7 +101,7 @@ def test_the_reported_error_is_of_rows_that_had_no_part_in_the_choice(
 
     monkeypatch.setattr(selection, "fit", fake)
     candidates = [Candidate(algorithm="remembering", form=form, hyperparameters={}) for form in "AB"]
-    monkeypatch.setattr(selection, "CANDIDATES", candidates)
+    monkeypatch.setattr(selection, "all_candidates", lambda: Candidates(candidates, ()))
     selected = select(table, SEED)
     # Means over all ten rows: A 0.2, B 0.24. Without the two rows of the unlucky split B's 0.1 wins there instead.
     assert selected.regressor.candidate.form == "A"
@@ -168,7 +167,7 @@ def test_equal_errors_leave_the_choice_to_extrapolation_then_size(
 
     def chosen(*forms: str) -> str:
         candidates = [Candidate(algorithm="remembering", form=form, hyperparameters={}) for form in forms]
-        monkeypatch.setattr(selection, "CANDIDATES", candidates)
+        monkeypatch.setattr(selection, "all_candidates", lambda: Candidates(candidates, ()))
         selected = select(table, SEED)
         form = selected.regressor.candidate.form
         assert (selected.validation_error, selected.extrapolation_error) == pytest.approx(figures[form][:2])
@@ -253,7 +252,10 @@ def test_relative_errors_are_per_row(make_table: Callable[..., Table]) -> None:
     first = replace(table, workloads=table.workloads[:1], times_us=table.times_us[:1])
     trees = Remembering(first, lambda row: -0.5)
     known = Regressor(
-        candidate=CANDIDATES[0], operator=table.operator, baseline=Constant(mean_log_us=0.0), trees=trees
+        candidate=all_candidates().every[0],
+        operator=table.operator,
+        baseline=Constant(mean_log_us=0.0),
+        trees=trees,
     )
     predicted_us = known.predict_us(table.workloads)
     assert relative_errors(predicted_us, table.times_us) == pytest.approx([0, 0.5, 0.5, 0.5])

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from functools import partial
 from io import BytesIO
 from itertools import cycle
-from typing import Any
+from pathlib import Path
 
-import matplotlib as mpl
 import numpy as np
 import numpy.typing as npt
+from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
@@ -31,28 +31,7 @@ from kernelcast.train.report.figures import OperatorFigures, TrainingFigures
 _COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#8C6BB1", "#7F7F7F", "#B5A400")
 _MARKERS = "os^Dv+x<_"
 _INK, _INK_IN_THE_DARK = "#1d2733", "#e3e6e8"
-_STYLE: dict[Any, Any] = {
-    "figure.figsize": (4.2, 3.8),
-    "figure.subplot.left": 0.18,
-    "figure.subplot.right": 0.98,
-    "figure.subplot.bottom": 0.12,
-    "figure.subplot.top": 0.98,
-    "figure.subplot.wspace": 0.12,
-    "figure.subplot.hspace": 0.12,
-    "font.size": 8,
-    "text.color": _INK,
-    "text.parse_math": False,
-    **dict.fromkeys(("axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), _INK),
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    **dict.fromkeys(("axes.spines.top", "axes.spines.right"), False),
-    "grid.color": "#8888",
-    "grid.linewidth": 0.4,
-    "lines.markersize": 3,
-    "svg.fonttype": "none",  # text stays text
-    "svg.hashsalt": "kernelcast",  # the same ids every time
-    "savefig.transparent": True,
-}
+_STYLE = Path(__file__).with_name("report.mplstyle")
 # More points are one bitmap inside the SVG.
 _MOST_SHAPES = 50
 # Errors as ratios: percent near 1, factors beyond.
@@ -117,7 +96,7 @@ class Points:
 def image(draw: Callable[[], Figure], title: str, description: str) -> Markup:
     """A figure as an image inside the page, which follows the page's light and dark; its text is the description."""
     content = BytesIO()
-    with mpl.rc_context(_STYLE):
+    with style.context(_STYLE):
         draw().savefig(content, format="svg", metadata={"Date": None, "Creator": None})
     dark = f"@media (prefers-color-scheme: dark) {{ svg {{ --ink: {_INK_IN_THE_DARK} }} }}"
     svg = content.getvalue().decode().replace(_INK, f"var(--ink, {_INK})")

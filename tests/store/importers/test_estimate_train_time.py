@@ -3,6 +3,7 @@
 import csv
 import shutil
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -300,6 +301,9 @@ def test_published_errors(real: Path) -> None:
     operators = [e for e in errors if e.nodes is None]
     layouts = [e for e in errors if e.nodes is not None]
     assert (len(operators), len(layouts)) == (39, 24)
+    for one, other in pairwise(layouts):
+        places = [(e.nodes or 0, e.gpus_per_node or 0) for e in (one, other)]
+        assert (one.operator, one.role) != (other.operator, other.role) or places[0] < places[1]
     assert sum(e.validation_error for e in operators) / 39 == pytest.approx(0.0524, abs=5e-5)
     worst = max(layouts, key=lambda e: e.validation_error)
     assert (worst.operator, worst.role, worst.nodes, worst.gpus_per_node) == ("all_gather", "data", 1, 4)

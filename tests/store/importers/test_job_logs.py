@@ -208,13 +208,14 @@ def test_what_a_log_of_mlperf_says(tmp_path: Path) -> None:
     assert (found.publisher, found.model_name, found.samples_per_step, found.start_s) == ("", "", None, None)
 
 
-def test_values_of_a_log_without_sense_are_left_out(tmp_path: Path) -> None:
+@pytest.mark.parametrize("batch", [10**30, 0, -1, 2.5])
+def test_values_of_a_log_without_sense_are_left_out(tmp_path: Path, batch: object) -> None:
     path = tmp_path / "result.txt"
     lines = [
         {"key": ["x"], "time_ms": 0},
         {"key": "run_start", "time_ms": 10**400},
         {"key": "run_start", "time_ms": 1_000},
-        {"key": "global_batch_size", "time_ms": 1_000, "value": 10**30},
+        {"key": "global_batch_size", "time_ms": 1_000, "value": batch},
         *(
             {"key": "tracked_stats", "time_ms": 1_000, "value": {"train_step_time": one}}
             for one in ("x", 0, -1.5, 2, 1e300)
