@@ -1,7 +1,9 @@
 """`kernelcast import`: a command per format of docs/importing.md."""
 
-from collections import Counter
-from collections.abc import Callable, Sequence
+import tomllib
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,23 +15,9 @@ from kernelcast.cli.terminal import Shown, is_quiet, say
 from kernelcast.runtime.estimate.step_spread import shares_of
 from kernelcast.runtime.json_text import values_of
 from kernelcast.runtime.views.formatting import seconds
-from kernelcast.store import Database
+from kernelcast.store import Database, importers
 from kernelcast.store.doubts import doubts_text
-from kernelcast.store.importers import (
-    Description,
-    Imported,
-    Parsed,
-    read_aiconfigurator,
-    read_csv_files,
-    read_description,
-    read_estimate_train_time,
-    read_liger,
-    read_nccl_tests,
-    read_simumax,
-    read_vidur,
-    read_vtrain,
-    store_parsed,
-)
+from kernelcast.store.importers import Description, Imported, Parsed, read_description, store_parsed
 from kernelcast.store.importers.job_logs import read_mlperf_steps
 from kernelcast.store.importers.nccl_tests import OPERATORS_OF
 from kernelcast.store.statistics import percentile
@@ -44,34 +32,18 @@ def _whole_gib(_context: click.Context, _parameter: click.Parameter, text: str |
     return None if text is None else max(1, round(option.parse_size(text, name="gpu_memory") / 2**30))
 
 
-_FIELDS = {
-    "hardware": ("device_name", "memory_gib"),
-    "fabric": ("gpus_per_node", "links", "nics"),
-    "software": ("torch", "driver", "cuda", "nccl"),
-    "source": ("licence", "reference", "site"),
+_TABLE = tomllib.loads(Path(__file__).with_name("import.toml").read_text(encoding="utf-8"))
+_KINDS: Mapping[str, Callable[..., Any]] = {
+    "text": option.text,
+    "count": option.count,
+    "several": option.several,
+    "memory": partial(option.text, metavar="SIZE", callback=_whole_gib),
 }
 _OPTIONS = (
     click.argument("paths", nargs=-1, required=True, metavar="PATH...", type=option.PATH),
     option.database("Database to write; created if missing."),
     option.text("--describe", "TOML file with the fields of the following options.", type=option.PATH),
-    option.text("--device-name", "The device's name, as its vendor writes it."),
-    option.text(
-        "--gpu-memory",
-        "memory_gib",
-        "Memory of a device, such as 80GiB; rounded to whole GiB.",
-        metavar="SIZE",
-        callback=_whole_gib,
-    ),
-    option.count("--gpus-per-node", "Devices per node."),
-    option.several("--link", "links", "Link between the devices of a node; repeatable."),
-    option.several("--nic", "nics", "Network card between nodes; repeatable."),
-    option.text("--torch", "PyTorch version."),
-    option.text("--driver", "GPU driver version."),
-    option.text("--cuda", "CUDA (or ROCm) version."),
-    option.text("--nccl", "NCCL version."),
-    option.text("--licence", "Licence of the data, SPDX where possible."),
-    option.text("--reference", "Publication: an address or a citation."),
-    option.text("--site", "Site that measured, as free text."),
+    *(_KINDS[one.get("kind", "text")](one["option"], one["name"], one["help"]) for one in _TABLE["fact"]),
     option.several(
         "--variant",
         "variants",
@@ -79,9 +51,19 @@ _OPTIONS = (
     ),
     option.flag("--strict", "Import nothing if a line is malformed."),
 )
-_commit_option = option.text(
-    "--commit", "Commit of the repository that the files are from; stored with its address.", default=""
-)
+_FURTHER = {
+    "collective": option.choice(
+        sorted(OPERATORS_OF),
+        "--collective",
+        "Collective of the logs, for older versions, which do not name it.",
+    ),
+    "as-dtype": option.text("--as-dtype", "Convert message sizes to elements of this dtype.", default=""),
+    "commit": option.text(
+        "--commit",
+        "Commit of the repository that the files are from; stored with its address.",
+        default="",
+    ),
+}
 
 
 @click.group(name="import")
@@ -93,92 +75,29 @@ def import_() -> None:
     """
 
 
-def _add_format(
-    name: str, read: Callable[..., Parsed], text: str, *examples: str, own: Sequence[Callable[..., Any]] = ()
-) -> None:
-    """Add the command of a format. `read` takes the values of its `own` options by name."""
+def _add_command(name: str, *, reader: str, help: str, example: str, options: Sequence[str] = ()) -> None:
+    """Add the command of a format; its reader takes the values of its own `options` by name."""
 
     @option.json
-    def command(**options: Any) -> Shown:
-        return _import(read, **options)
+    def command(**given: Any) -> Shown:
+        return _import(getattr(importers, reader), **given)
 
-    for decorate in reversed((*_OPTIONS, *own)):
+    for decorate in reversed((*_OPTIONS, *(_FURTHER[one] for one in options))):
         command = decorate(command)
-    import_.command(name, help="\n".join((text, "", "\b", *examples)))(command)
+    import_.command(name, help=f"{help}\n\n\b\n{example}")(command)
 
 
-_add_format(
-    "csv",
-    read_csv_files,
-    "Import CSV files with operator, role, dtype, workload (or raw parameters) and time_us in each row.",
-    "kernelcast import csv times.csv --db bench.db --device-name 'NVIDIA H100 80GB HBM3'",
-)
-_add_format(
-    "estimate-train-time",
-    read_estimate_train_time,
-    "Import the data of the method's authors: folders of a site with operator/ and nccl/ in them.",
-    "kernelcast import estimate-train-time Perlmutter --db perlmutter.db",
-)
-_add_format(
-    "nccl-tests",
-    read_nccl_tests,
-    "Import logs of nccl-tests, all of one cluster at once.",
-    "kernelcast import nccl-tests all_reduce.log sendrecv.log --db fabric.db --as-dtype float16",
-    own=(
-        option.choice(
-            sorted(OPERATORS_OF),
-            "--collective",
-            "Collective of the logs, for older versions, which do not name it.",
-        ),
-        option.text("--as-dtype", "Convert message sizes to elements of this dtype.", default=""),
-    ),
-)
-_add_format(
-    "vtrain",
-    read_vtrain,
-    "Import vTrain's all-reduces inside a node: AR_GPU2.csv and so on.",
-    "kernelcast import vtrain trace/a100/AR_GPU*.csv --db a100.db --device-name 'NVIDIA A100-SXM4-80GB' \\",
-    "  --gpus-per-node 8",
-)
-_add_format(
-    "vidur",
-    read_vidur,
-    "Import Vidur's collectives inside a node: all_reduce.csv and send_recv.csv.",
-    "kernelcast import vidur a100_dgx/all_reduce.csv --db a100.db --device-name 'NVIDIA A100-SXM4-80GB' \\",
-    "  --gpus-per-node 8",
-)
-_add_format(
-    "aiconfigurator",
-    read_aiconfigurator,
-    "Import aiconfigurator's GEMM, context attention, MoE and NCCL: Parquet files or folders.",
-    "kernelcast import aiconfigurator systems/data/h100_sxm --db h100.db --commit 095f58a51",
-    own=(_commit_option,),
-)
-_add_format(
-    "simumax",
-    read_simumax,
-    "Import SimuMax's systems: linears, grouped GEMMs and attention, forward and backward.",
-    "kernelcast import simumax configs/system/b200_bf16_ceperm.json --db b200.db --commit 4dcaae51",
-    own=(_commit_option,),
-)
-_add_format(
-    "liger",
-    read_liger,
-    "Import Liger-Kernel's benchmarks of norms, RoPE, SwiGLU, losses and embeddings.",
-    "kernelcast import liger benchmark/data/all_benchmark_data.csv --db liger.db --variant liger",
-    own=(_commit_option,),
-)
+for _name, _row in _TABLE["command"].items():
+    _add_command(_name, **_row)
 
 
 def _described(describe: Path | None, options: dict[str, Any]) -> Description:
     """The fields of the --describe file, overridden by options; removes them from `options`."""
-    given = {table: {name: options.pop(name) for name in names} for table, names in _FIELDS.items()}
-    stated = Description(
-        **{
-            table: {name: value for name, value in fields.items() if value not in (None, ())}
-            for table, fields in given.items()
-        }
-    )
+    tables: dict[str, dict[str, Any]] = defaultdict(dict)
+    for one in _TABLE["fact"]:
+        if (value := options.pop(one["name"])) not in (None, ()):
+            tables[one["table"]][one["name"]] = value
+    stated = Description(**tables)
     return stated.over(read_description(describe)) if describe else stated
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelcast.docs.markdown import filled
-from kernelcast.runtime.hardware.fabric import DEFAULTS
+from kernelcast.runtime.hardware.fabric import link_defaults
 
 PAGE = Path(__file__).resolve().parent / "fabrics.md"
 
@@ -25,7 +25,7 @@ def _defaults() -> str:
     lines += [
         f"| {kind} | {one.latency_us:g} µs | {one.startup_us:g} µs | {one.efficiency.usual:.2f} "
         f"({one.efficiency.low:.2f} to {one.efficiency.high:.2f}) | {one.source} |"
-        for kind, one in DEFAULTS.items()
+        for kind, one in link_defaults().items()
     ]
     return "\n".join(lines) + "\n"
 

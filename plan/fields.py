@@ -1,15 +1,11 @@
 """Fields that a plan has in addition to a prediction: one table for options, JSON bodies and OpenAPI."""
 
-import re
-
 from kernelcast.runtime.dataclass import replace
 from kernelcast.runtime.request.field_types import (
     FLAG,
     Field,
-    FieldType,
     choice,
     number,
-    read_decimal,
     table,
     whole,
 )
@@ -25,24 +21,17 @@ DETECTION_S = HANG_SHARE * HANG_S + (1 - HANG_SHARE) * CRASH_S
 REPLACEMENT_S, REPAIR_S = 180.0, 86_400.0
 NODE_STORAGE_BYTES_PER_S = 1e9
 """Llama 3's storage kept 2 TB/s for 2,048 nodes (arXiv 2407.21783), BLOOM's wrote 2.3 TB in 40 s from 48."""
-_UNITS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
-_RATE = re.compile(r"([0-9.]{1,20}) ?([kMGT]?)B(?:/s)?", re.IGNORECASE)
-
-
-def _read_rate(value: object) -> float | None:
-    match = _RATE.fullmatch(value.strip()) if isinstance(value, str) else None
-    amount = read_decimal(match[1] if match else None if isinstance(value, str) else value)
-    unit = match[2].upper().replace("K", "k") if match else ""
-    rate = None if amount is None else float(amount) * _UNITS[unit]
-    return rate if rate is not None and 1e3 <= rate <= 1e15 else None
-
-
-RATE = FieldType(
-    expected="a rate such as 2GB/s, or bytes per second from 1e3 to 1e15",
+_BYTES = {"kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "B": 1}
+RATE = replace(
+    number(
+        1e3,
+        1e15,
+        "a rate such as 2GB/s, or bytes per second from 1e3 to 1e15",
+        units={name + per: factor for name, factor in _BYTES.items() for per in ("/s", "")},
+    ),
     schema={"anyOf": [{"type": "string"}, {"type": "number"}]},
     metavar="RATE",
     types=(int, float, str),
-    read=_read_rate,
 )
 _TIME = replace(duration(), schema={"anyOf": [{"type": "string"}, {"type": "number", "minimum": 0}]})
 _POSITIVE = replace(duration(1), schema={"anyOf": [{"type": "string"}, {"type": "number", "minimum": 1}]})

@@ -28,6 +28,7 @@ from typing import (
 
 from kernelcast.runtime.dataclass import MISSING, dataclass, fields
 from kernelcast.runtime.errors import DataError, KernelcastError, either, unknown_field
+from kernelcast.runtime.json_text import plain
 
 WITH_DEFAULT = ("*",)
 """In place of the names of `OPTIONAL`: every field that has a default."""
@@ -126,17 +127,6 @@ def record_values(record: Record) -> dict[str, Any]:
         for one in fields(record)  # type: ignore[arg-type]
         if one.name not in optional or getattr(record, one.name) != optional[one.name]
     }
-
-
-def plain(value: object) -> Any:
-    """A value as JSON and TOML have it: records and mappings are tables, tuples are lists."""
-    if isinstance(value, Record):
-        return value.to_dict()
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, Mapping):
-        return {name: plain(one) for name, one in value.items()}
-    return [plain(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def read_record(kind: type[R], values: object) -> R:

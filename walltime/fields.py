@@ -6,10 +6,11 @@ origin, and a precedence by it.
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from decimal import Decimal
 from pathlib import Path
 from types import MappingProxyType
 
-from kernelcast.runtime.dataclass import dataclass, field
+from kernelcast.runtime.dataclass import dataclass, field, replace
 from kernelcast.runtime.errors import UsageError, error_context, unknown_field
 from kernelcast.runtime.request.field_types import (
     Field,
@@ -45,21 +46,11 @@ def duration(least_s: float = 0.0) -> FieldType:
     return FieldType(expected=expected, schema={}, metavar="TIME", types=(int, float, str), read=read)
 
 
-def _read_share(value: object) -> float | None:
-    is_percentage = isinstance(value, str) and value.endswith("%")
-    share = read_decimal(value[:-1] if isinstance(value, str) and is_percentage else value)
-    if share is None:
-        return None
-    share = share / 100 if is_percentage else share
-    return float(share) if 0 <= share <= 10 else None
-
-
-SHARE = FieldType(
-    expected="a fraction from 0 to 10 or a percentage such as 15%",
+SHARE = replace(
+    number(0, 10, "a fraction from 0 to 10 or a percentage such as 15%", units={"%": Decimal("0.01")}),
     schema={},
     metavar="SHARE",
     types=(int, float, str),
-    read=_read_share,
 )
 _CONTINUES = "Time from a failure, or from the end of a previous job, to the next step."
 

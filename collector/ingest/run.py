@@ -2,6 +2,7 @@
 
 import gc
 import hashlib
+import pickle
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,7 +24,6 @@ from kernelcast.collector.ingest.matching import CollectiveCall, RankCalls, matc
 from kernelcast.collector.ingest.occurrences import UnrecognisedGroup
 from kernelcast.collector.ingest.samples import sample_of
 from kernelcast.collector.ingest.scopes import marks_of
-from kernelcast.collector.ingest.spool import Content, read_spool, write_spool
 from kernelcast.collector.ingest.stream_waits import recorded_waits, stream_waits
 from kernelcast.collector.ingest.timeline import TraceEvents
 from kernelcast.collector.traces.arguments import whole
@@ -70,10 +70,13 @@ class Ingested:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _File:
-    """One file that was read; `trace` has no run yet. `content` may be in a file, so that memory holds one rank."""
+    """One file that was read; trace and samples have no run yet, events name samples by their position.
+
+    `timeline` may be in a temporary file, so that memory holds one rank.
+    """
 
     path: Path
-    content: Content | Path
+    timeline: Timeline | Path
     compute: ComputeFingerprint
     software: SoftwareFingerprint
     gpus_per_node: int
@@ -95,9 +98,13 @@ class _File:
             return None
         return FabricFingerprint(backend=self.trace.backend, gpus_per_node=self.gpus_per_node)
 
-    def load(self) -> Content:
-        """The content, from its file if it has one."""
-        return self.content if isinstance(self.content, Content) else read_spool(self.content)
+    def load(self) -> Timeline:
+        """The timeline, from its file if it has one."""
+        if isinstance(self.timeline, Timeline):
+            return self.timeline
+        with self.timeline.open("rb") as file:
+            timeline: Timeline = pickle.load(file)
+        return timeline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +116,7 @@ class _Task:
     gpus_per_node: int
     max_bytes: int
     is_partial: bool
-    folder: Path | None  # where to put the content; None: in memory
+    folder: Path | None  # where to put the timeline; None: in memory
 
 
 def ingest_traces(
@@ -217,7 +224,7 @@ def _read(task: _Task) -> _File:
     node = None if rank is None or not gpus_per_node else rank // gpus_per_node
     file = _File(
         path=path,
-        content=Path(),
+        timeline=Path(),
         compute=compute,
         software=software_of(trace),
         gpus_per_node=gpus_per_node,
@@ -245,13 +252,12 @@ def _read(task: _Task) -> _File:
         sample_of(kind, points.pop(kind), pieces, file.trace.measured_at) for kind in list(points)
     ]
     samples = flagged(found_samples, file.compute, file.fabric)
-    content = Content(
-        samples=samples, steps=steps, host=host, waits=stream_waits(pieces, waits), events=stored
-    )
+    timeline = Timeline("", steps, stored, waits=stream_waits(pieces, waits), host=host, samples=samples)
     if task.folder is None:
-        return replace(file, content=content)
-    write_spool(task.folder / task.digest, content)
-    return replace(file, content=task.folder / task.digest)
+        return replace(file, timeline=timeline)
+    with (spooled := task.folder / task.digest).open("wb") as out:
+        pickle.dump(timeline, out, protocol=pickle.HIGHEST_PROTOCOL)
+    return replace(file, timeline=spooled)
 
 
 def _no_kernel(path: Path, trace: Trace) -> DataError:
@@ -317,20 +323,18 @@ def _traced_run(job: Sequence[_File], site: str) -> tuple[MeasuredRun, list[Inge
         for file, trace, left, clock, found, lacking in zip(
             job, traces, unrecognised, clocks, numbers, lost, strict=True
         ):
-            content = file.load()
-            samples = tuple(replace(sample, run_id=run.id) for sample in content.samples)
-            yield Timeline(
-                trace.id,
-                content.steps,
-                content.events,
-                clock,
-                tuple(_work(file.collectives.calls, found)),
-                lacking,
-                content.waits,
-                content.host,
-                samples,
+            timeline = file.load()
+            samples = tuple(replace(sample, run_id=run.id) for sample in timeline.samples)
+            collectives = tuple(_work(file.collectives.calls, found))
+            yield replace(
+                timeline,
+                trace_id=trace.id,
+                clock=clock,
+                collectives=collectives,
+                lost=lacking,
+                samples=samples,
             )
-            if isinstance(file.content, Path):  # repetitions of many ranks may not fit into memory
+            if isinstance(file.timeline, Path):  # repetitions of many ranks may not fit into memory
                 samples = tuple(replace(sample, repetitions=()) for sample in samples)
             ingested.append(
                 Ingested(

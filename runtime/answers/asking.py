@@ -6,17 +6,24 @@ from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
 from kernelcast.runtime.answers.predictor import Answer, Predictor
-from kernelcast.runtime.answers.sources import Source, added_half_width, left_out, source_of, widened
+from kernelcast.runtime.answers.sources import (
+    Source,
+    added_half_width,
+    at_least,
+    left_out,
+    source_of,
+    widened,
+)
 from kernelcast.runtime.answers.warnings import (
     LARGE_ERROR,
     AnswerWarning,
-    Cause,
     equal_features_warning,
     large_error_warning,
     left_out_warning,
     operator_transfer_warning,
     range_warnings,
     substitute_warning,
+    warning_of,
 )
 from kernelcast.runtime.bundle.calibration import Factors, factor_of
 from kernelcast.runtime.bundle.file import Bundle
@@ -72,17 +79,10 @@ class KernelChange:
 
     def warning(self, key: Key, ratio: TimeRatio, entry: RegressorEntry) -> AnswerWarning:
         """What an answer says of a ratio that was applied, published within `log_half_width` of its logarithm."""
-        (_, direction), measured = key, measured_kernel(entry, self.manifest)
-        message = (
-            f"{FUSED} ({direction}): measured with {measured}, answered for {self.asked} by {ratio.factor:.2f} times "
-            f"the time, as published ({ratio.source})"
-        )
-        brief = f"{self.asked} by {ratio.factor:.2f} × {measured} ({direction})"
-        of = {"kind": KERNEL, "operator": FUSED, "direction": direction.value}
-        values = {**of, "asked": self.asked, "measured": measured}
+        of = {"kind": KERNEL, "operator": FUSED, "direction": key[1].value}
+        values = {**of, "asked": self.asked, "measured": measured_kernel(entry, self.manifest)}
         values |= values_of(ratio, "factor", "log_half_width", "source")
-        topic, severity = f"kernel of {FUSED}", abs(math.log(ratio.factor))
-        return AnswerWarning(Cause.SUBSTITUTED, topic, message, brief, values, severity=severity)
+        return warning_of(KERNEL, values, severity=abs(math.log(ratio.factor)))
 
 
 def kernel_change(asked: str, bundle: Bundle, factors: Factors | None = None) -> KernelChange | None:
@@ -92,7 +92,7 @@ def kernel_change(asked: str, bundle: Bundle, factors: Factors | None = None) ->
     """
     if asked == AS_MEASURED:
         return None
-    device = _device(bundle)
+    device = measured_device(bundle)
     problem = _problem_of_stack(factors) or _problem(asked, bundle, device)
     if problem or device is None:
         others = () if _problem_of_stack(factors) else answerable_kernels(bundle)
@@ -104,7 +104,7 @@ def kernel_change(asked: str, bundle: Bundle, factors: Factors | None = None) ->
 
 def answerable_kernels(bundle: Bundle) -> tuple[str, ...]:
     """Kernels that a bundle's attention can be asked for, the measured one among them."""
-    device = _device(bundle)
+    device = measured_device(bundle)
     if device is None:
         return ()
     return tuple(one for one in kernels_on(device.architecture) if not _problem(one, bundle, device))
@@ -162,7 +162,8 @@ def _problem_of_stack(factors: Factors | None) -> str:
     )
 
 
-def _device(bundle: Bundle) -> Device | None:
+def measured_device(bundle: Bundle) -> Device | None:
+    """The one GPU that a bundle was measured on; None for none, several kinds, or an unknown one."""
     names = {one.device_name for one in bundle.manifest.compute if one.kind != "cpu"}
     return device_named(names.pop()) if len(names) == 1 else None
 
@@ -201,7 +202,7 @@ class OperatorTimes:
 
 
 def question(call: Call) -> Question:
-    return call.key, call.shape, call.role
+    return (call.operator, call.direction), call.shape, call.role
 
 
 def ask(
@@ -287,8 +288,9 @@ def _ask_one(
                 added = added_half_width(entry, vector, "" if source.is_foreign else role)
                 added += source.log_half_width + (0.0 if ratio is None else ratio.log_half_width)
                 answer = widened(answer, added)
-            time_us, low_us, high_us = (max(factor * end, least_us) for end in answer)
-            found.answers[one] = (time_us, low_us, high_us)
+            time_us, low_us, high_us = answer
+            answer = factor * time_us, factor * low_us, factor * high_us
+            found.answers[one] = at_least(answer, least_us) if least_us else answer
             found.sources[one] = answered_by
 
 

@@ -1,10 +1,13 @@
-"""Every warning about an answer: its cause, its text, and its values for JSON."""
+"""Every warning about an answer: its cause, its text (warnings.toml), and its values for JSON."""
 
 from __future__ import annotations
 
 import math
+import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernelcast.runtime.answers.sources import (
@@ -17,7 +20,7 @@ from kernelcast.runtime.answers.sources import (
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint
 from kernelcast.runtime.bundle.regressor_entry import Layout, RegressorEntry
 from kernelcast.runtime.bundle.transfer import Transfer
-from kernelcast.runtime.dataclass import dataclass, field
+from kernelcast.runtime.dataclass import dataclass, replace
 from kernelcast.runtime.operators import Key
 from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.step.update import MEASURED, moved_share
@@ -57,10 +60,13 @@ class AnswerWarning:
     topic: str
     message: str
     brief: str
-    values: Mapping[str, Any] = field(hash=False)
+    values: Mapping[str, Any]
     severity: float = 1.0
     is_assumption: bool = False
     is_part: bool = False
+
+    def __hash__(self) -> int:
+        return hash(self.message)
 
     def __str__(self) -> str:
         return self.message
@@ -72,6 +78,22 @@ class AnswerWarning:
 
     def to_dict(self) -> dict[str, Any]:
         return {"cause": self.cause.value, **self.values, "message": self.message}
+
+
+@cache
+def _texts() -> Mapping[str, Any]:
+    return tomllib.loads(Path(__file__).with_name("warnings.toml").read_text(encoding="utf-8"))
+
+
+def warning_of(
+    name: str, values: Mapping[str, Any], *, severity: float = 1.0, kind: str = "", **words: object
+) -> AnswerWarning:
+    """The warning of a row of warnings.toml (of some `kind`), whose texts have the `values` and further `words`."""
+    row = _texts()[name][kind] if kind else _texts()[name]
+    topic, message, brief = (
+        row[part].format_map({**values, **words}) for part in ("topic", "message", "brief")
+    )
+    return AnswerWarning(Cause(row["cause"]), topic, message, brief, values, severity=severity)
 
 
 def range_warnings(
@@ -94,26 +116,21 @@ def range_warnings(
 
 def feature_warning(key: Key, one: Exceeded) -> AnswerWarning:
     """A regressor was asked outside what it was trained on."""
-    (operator, direction), asked, low, high = key, one.asked, one.minimum, one.maximum
+    asked, low, high = one.asked, one.minimum, one.maximum
     # How many times the end of the range, or its part.
     if asked > high:
         severity, side = asked / high if high > 0 else math.inf, "beyond"
     else:
         severity, side = low / asked if asked > 0 else math.inf, "below"
     times = f"{severity:,.0f}" if severity >= 100 else f"{severity:.3g}"
-    what = f"{operator} ({direction}): {one.feature}"
-    message = f"{what} = {asked:g} is outside the training range, {low:g} to {high:g}"
-    brief = f"{operator} up to {times}× {side} measured {one.feature}"
     values = {**_of_key(key), "feature": one.feature, "asked": asked, "range": [low, high]}
-    return AnswerWarning(Cause.EXTRAPOLATED, operator, message, brief, values, severity=severity)
+    return warning_of("feature", values, severity=severity, times=times, side=side)
 
 
 def layout_warning(key: Key, asked: Sequence[float], measured: Sequence[Layout]) -> AnswerWarning:
     """A collective was asked for a layout that none of its samples has."""
-    operator, direction = key
     values = {**_of_key(key), **_layout_values(asked, measured)}
-    how = f"only {_layouts(measured)}"
-    return _unmeasured(f"{operator} ({direction})", operator, values, how, "never measured")
+    return warning_of("layout", values, severity=float(math.prod(asked)), layouts=_layouts(measured))
 
 
 def extended_warning(
@@ -121,17 +138,7 @@ def extended_warning(
 ) -> AnswerWarning:
     """A collective's layout was never measured: its measured layouts were extended by a description."""
     values = {"kind": "extended", "operator": operator, **_layout_values(asked, measured), "fabric": fabric}
-    how = f"extended from {_layouts(measured)} by the description of fabric {fabric}"
-    return _unmeasured(operator, operator, values, how, f"extended by fabric {fabric}")
-
-
-def _unmeasured(subject: str, operator: str, values: dict[str, Any], how: str, brief: str) -> AnswerWarning:
-    """A warning about the layout `asked` in `values`."""
-    nodes, gpus = values["asked"]
-    message = f"{subject}: layout {nodes:g} × {gpus:g} (nodes × devices per node) was never measured, {how}"
-    brief = f"{operator} on {nodes:g} × {gpus:g}, {brief}"
-    topic = f"{operator} layout"
-    return AnswerWarning(Cause.EXTRAPOLATED, topic, message, brief, values, severity=float(nodes * gpus))
+    return warning_of("extended", values, severity=float(math.prod(asked)), layouts=_layouts(measured))
 
 
 def _layout_values(asked: Sequence[float], measured: Sequence[Layout]) -> dict[str, Any]:
@@ -149,14 +156,10 @@ def _layouts(layouts: Sequence[Layout]) -> str:
 
 def fabric_warning(operators: Sequence[str], *, fabric: str, is_measured: bool) -> AnswerWarning:
     """Collectives were answered by measurements of another cluster, or computed from a description."""
-    names = ", ".join(operators)
-    message, brief = f"answered by the measurements of {fabric}", f"from {fabric}"
-    if not is_measured:
-        message = f"computed from the description of fabric {fabric}, not measured"
-        brief = f"by the description of fabric {fabric}"
     cause = Cause.TRANSFERRED if is_measured else Cause.DESCRIBED
     values = {"kind": cause.value, "operators": list(operators), "fabric": fabric}
-    return AnswerWarning(cause, "fabric", f"{names}: {message}", f"{names} {brief}", values)
+    name = "measured_fabric" if is_measured else "described_fabric"
+    return warning_of(name, values, names=", ".join(operators))
 
 
 def devices_per_node_warnings(
@@ -169,8 +172,7 @@ def devices_per_node_warnings(
         if sizes and used not in sizes:
             known = sorted(set(sizes))
             values = {"kind": "devices_per_node", "used": used, "source": source, "of": of, "known": known}
-            words = f"{used} devices per node ({source}), but {of} has nodes of {', '.join(map(str, known))}"
-            found.append(AnswerWarning(Cause.EXTRAPOLATED, "devices per node", words, words, values))
+            found.append(warning_of("devices_per_node", values, sizes=", ".join(map(str, known))))
     return tuple(found)
 
 
@@ -180,41 +182,27 @@ def concurrency_warning(
     """A warning where more processes share a CPU than operators were measured with; GPUs have memory of their own."""
     if not levels or processes <= max(levels) or all(device.kind != "cpu" for device in compute):
         return None
-    many = f"{processes} processes of a node compute at once"
-    message = (
-        f"{many}, and operators were measured with {', '.join(map(str, levels))} of them: more slow each other down "
-        f"(kernelcast collect compute --procs-per-node {processes})"
-    )
-    brief = f"{many}, measured with at most {max(levels)}"
     values = {"kind": "concurrency", "asked": processes, "measured": list(levels)}
-    topic, severity = "processes of a node", processes / max(levels)
-    return AnswerWarning(Cause.EXTRAPOLATED, topic, message, brief, values, severity=severity)
+    named, most = ", ".join(map(str, levels)), max(levels)
+    return warning_of("concurrency", values, severity=processes / most, levels=named, most=most)
 
 
 def substitute_warning(source: Source) -> AnswerWarning:
     """An operator that the bundle lacks was answered by another regressor."""
-    (name, direction), (by, by_direction) = source.key, source.answered_by
+    by, other = source.answered_by
+    kinds = {
+        "equal_work": source.asks is not None,
+        "part": source.is_part,
+        "same_product": source.order,
+        "other_pass": source.is_other_pass,
+        "as_much_memory": source.alike,
+        "same_size": True,
+    }
+    kind = next(name for name, holds in kinds.items() if holds)
     share = {1.0: "", 0.5: "half of "}.get(source.factor, f"{source.factor:g} times ")
-    if source.asks is not None:
-        answered, brief = (
-            f"{share}{by} ({by_direction}) of equal work",
-            f"{name} by {share}{by} of equal work",
-        )
-    elif source.is_part:
-        answered, brief = f"{share}{by} ({by_direction})", f"{name} by {share}the sum of its gradients"
-    elif source.order:
-        answered = f"{by_direction} of the same product"
-        brief = f"{name} ({direction}) by the forward product"
-    elif source.is_other_pass:
-        answered = f"{by_direction} times the ratio of their work"
-        brief = f"{name} ({direction}) by its other pass"
-    else:
-        size = "moving as much memory" if source.alike else "of the same size"
-        answered, brief = f"{share}{by} {size}", f"{name} by {share}{by}"
-    message = f"{name} ({direction}): not in the bundle, answered by {answered}"
     values = {**_of_key(source.key), "kind": "substitute", "source": by, "factor": source.factor}
-    flags = {"is_assumption": source.is_assumption, "is_part": source.is_part}
-    return AnswerWarning(Cause.SUBSTITUTED, name, message, brief, values, **flags)
+    found = warning_of("substitute", values, kind=kind, share=share, other=other)
+    return replace(found, is_assumption=source.is_assumption, is_part=source.is_part)
 
 
 def optimizer_warning(layout: Parallelism) -> AnswerWarning | None:
@@ -223,63 +211,45 @@ def optimizer_warning(layout: Parallelism) -> AnswerWarning | None:
     if (kind, states) == MEASURED:
         return None
     factor = moved_share(kind, states)
-    message = (
-        f"optimizer {kind} with {states} states: not measured, answered by fused Adam of {factor:.2f} times the "
-        "parameters, which moves as many bytes"
-    )
-    brief = f"{kind} ({states} states) by fused Adam"
     values = {"operator": "adam", "kind": "optimizer", "optimizer": kind, "states": states, "factor": factor}
-    return AnswerWarning(Cause.SUBSTITUTED, "adam", message, brief, values, is_assumption=True)
+    return replace(warning_of("optimizer", values), is_assumption=True)
 
 
 def devices_warning(devices: int) -> AnswerWarning | None:
     """More devices than any published step had; None otherwise."""
     if devices <= MOST_DEVICES:
         return None
-    brief = f"{devices:,} devices, more than the {MOST_DEVICES:,} of the largest published steps"
-    message = f"{brief}: collectives of such groups, stragglers and failures were never compared"
-    values = {"kind": "devices", "asked": devices, "measured": MOST_DEVICES}
-    return AnswerWarning(Cause.EXTRAPOLATED, "devices", message, brief, values)
+    return warning_of("devices", {"kind": "devices", "asked": devices, "measured": MOST_DEVICES})
 
 
 def equal_features_warning(key: Key, features: Sequence[str]) -> AnswerWarning:
     """A workload was asked as if two features were equal, as they are in everything that was measured."""
-    (name, direction), (own, partner) = key, features
-    message = f"{name} ({direction}): measured only with {own} = {partner}, so it is predicted for {own} = {partner}"
     values = {"kind": "equal_features", **_of_key(key), "features": list(features)}
-    return AnswerWarning(
-        Cause.SUBSTITUTED, f"{name} {own}", message, f"{name} as if {own} = {partner}", values
-    )
+    return warning_of("equal_features", values)
 
 
 def left_out_warning(operators: Sequence[str]) -> AnswerWarning:
     """Operators of the step that the bundle lacks; the sum leaves them out."""
-    names = ", ".join(operators)
-    message, brief = f"not in the bundle: {names}: left out of the sum", f"{names}, not in the bundle"
     values = {"kind": "left_out", "operators": list(operators)}
-    return AnswerWarning(Cause.LEFT_OUT, names, message, brief, values)
+    return warning_of("left_out", values, names=", ".join(operators))
 
 
 def operator_transfer_warning(key: Key, transfer: Transfer) -> AnswerWarning:
     """An operator was measured on another device; 90 % of such transfers were within `log_half_width`, in log(time)."""
-    (name, direction), origin = key, transfer.origin.device
     points = 0 if transfer.correction is None else transfer.correction.points
-    how = f"corrected by {points} points" if points else "scaled by the peaks of both"
-    message = f"{name} ({direction}): measured on {origin}, {how}"
-    brief = f"{name} from {origin}{f' and {points} points' if points else ''}"
-    devices = {"origin": origin, "target": transfer.target.device}
+    devices = {"origin": transfer.origin.device, "target": transfer.target.device}
     width = {"points": points, "log_half_width": transfer.log_half_width}
     values = {"kind": "operator_transfer", **_of_key(key), **devices, **width}
-    return AnswerWarning(Cause.TRANSFERRED, name, message, brief, values)
+    how = f"corrected by {points} points" if points else "scaled by the peaks of both"
+    return warning_of(
+        "operator_transfer", values, how=how, and_points=f" and {points} points" if points else ""
+    )
 
 
 def large_error_warning(key: Key, error: float) -> AnswerWarning:
     """A regressor answered whose mean error on held-out rows is large."""
-    name, direction = key
-    message = f"{name} ({direction}): the regressor is {error:.0%} off on held-out measurements"
-    brief = f"{name} up to {100 * error:.0f} % off on held-out measurements"
     values = {"kind": "large_error", **_of_key(key), "error": error}
-    return AnswerWarning(Cause.DOUBTFUL, name, message, brief, values, severity=error)
+    return warning_of("large_error", values, severity=error, percent=100 * error)
 
 
 def offload_warning(layout: Parallelism, link_bytes_per_s: float | None) -> AnswerWarning | None:
@@ -289,16 +259,14 @@ def offload_warning(layout: Parallelism, link_bytes_per_s: float | None) -> Answ
         return None
     stated, memory = layout.host_link_gb_per_s, layout.host_memory_gb_per_s
     link = stated or (link_bytes_per_s or 0.0) / 1e9
-    named = ", ".join(f"{name} {part:g}" for name, part in parts.items() if part)
-    source = "as stated" if stated else "published for the device"
-    rates = f"{link:g} GB/s between device and host ({source})"
-    if layout.offload_optimizer:
-        rates += f" and {memory:g} GB/s for the host's optimizer (as stated)"
-    message = f"{named}: computed, not measured, with {rates}"
-    brief = f"what the host takes by rates, {link:g} GB/s over its link"
     shares = {name.removeprefix("offload_"): part for name, part in parts.items()}
     values = {"kind": "offload", **shares, "link_gb_per_s": link, "memory_gb_per_s": memory}
-    return AnswerWarning(Cause.DESCRIBED, "offload", message, brief, values)
+    words: dict[str, Any] = {
+        "named": ", ".join(f"{name} {part:g}" for name, part in parts.items() if part),
+        "link_is": "as stated" if stated else "published for the device",
+        "host": f" and {memory:g} GB/s for the host's optimizer (as stated)" * bool(layout.offload_optimizer),
+    }
+    return warning_of("offload", values, **words)
 
 
 def stack_load_warning(
@@ -311,10 +279,4 @@ def stack_load_warning(
     multiplied = (key for key in sources if key in entries and entries[key].load.is_sustained)
     if stack is None or not any(stack.log_factor(operator) for operator, _ in multiplied):
         return None
-    message = (
-        f"stack {stack.name} multiplies times that were measured under sustained load: if it was fitted to bursts, "
-        "lower clocks count twice (kernelcast stack fit)"
-    )
-    brief = f"stack {stack.name} was perhaps fitted to bursts, and multiplies times under sustained load"
-    values = {"kind": "stack_load", "stack": stack.name}
-    return AnswerWarning(Cause.DOUBTFUL, "load of the device", message, brief, values)
+    return warning_of("stack_load", {"kind": "stack_load", "stack": stack.name})

@@ -6,6 +6,7 @@ missing latencies and efficiencies are taken from measured fabrics of the same k
 
 import os
 import re
+import tomllib
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -15,7 +16,7 @@ from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.errors import DataError, error_context, shown_path, unknown
 from kernelcast.runtime.hardware.devices import Link, device_named
 from kernelcast.runtime.record import WITH_DEFAULT, Check, Record, between, one_of, read_record
-from kernelcast.runtime.shipped import FABRICS
+from kernelcast.runtime.shipped import FABRICS, LINKS
 from kernelcast.runtime.small_file import read_toml, toml_document, toml_fields, toml_lines
 
 SWITCH, MESH, BUS = "switch", "mesh", "bus"
@@ -189,26 +190,15 @@ class Defaults(NamedTuple):
     source: str
 
 
-# Rounded from what the tables say that docs/fabrics.md lists; `kernelcast validate fabrics` does without the table that
-# it compares with.
-_NVLINK = "all-reduce, all-gather and reduce-scatter in nodes of A100, H100, H200 and B200"
-# A step between nodes: all-gathers of H100 (nccl-tests) take 11 µs per step beyond their bytes on 10 × 1, 12 on 10 × 8.
-_RDMA = "H100 and GH200 nodes on 400 Gbit/s InfiniBand"
-_LIKE_RDMA = "not measured: as InfiniBand, with a wider range"
-DEFAULTS: Mapping[str, Defaults] = {
-    "NVSwitch": Defaults(1.2, 40, Efficiency(0.72, 0.62, 0.80), _NVLINK),
-    "NVLink mesh": Defaults(1.2, 40, Efficiency(0.74, 0.62, 0.80), "A100 nodes of 4 on Perlmutter"),
-    "xGMI mesh": Defaults(
-        1.5, 40, Efficiency(0.70, 0.50, 0.85), "not measured: as NVLink, with a wider range"
-    ),
-    "PCIe": Defaults(5, 15, Efficiency(0.60, 0.37, 0.70), "A100 PCIe nodes, published by SimuMax"),
-    "InfiniBand": Defaults(2.5, 9, Efficiency(0.95, 0.85, 0.98), _RDMA),
-    "RoCE": Defaults(3, 9, Efficiency(0.92, 0.75, 0.97), _LIKE_RDMA),
-    "Slingshot": Defaults(4, 9, Efficiency(0.85, 0.60, 0.95), _LIKE_RDMA),
-    "EFA": Defaults(8, 14, Efficiency(0.80, 0.60, 0.92), _LIKE_RDMA),
-    "Ethernet": Defaults(25, 14, Efficiency(0.70, 0.30, 0.92), _LIKE_RDMA),
-}
-"""Latency and start-up in µs, efficiency with its range, by kind of link; between nodes the start-up is of a step."""
+@cache
+def link_defaults() -> Mapping[str, Defaults]:
+    """Defaults by kind of link."""
+    table = tomllib.loads(LINKS.read_text(encoding="utf-8"))
+    return {
+        kind: Defaults(**{**row, "efficiency": Efficiency(*row["efficiency"])}) for kind, row in table.items()
+    }
+
+
 IN_SWITCH = Efficiency(usual=0.60, low=0.50, high=0.64)
 """Share of the links' rate at which NVSwitch adds up an all-reduce (H100, H200, B200 nodes of 8)."""
 
@@ -273,7 +263,7 @@ def fabric_toml(fabric: Fabric) -> str:
 def _with_defaults(level: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """The table `inside` or `between`, completed by the defaults of its kind."""
     # A wrong kind is refused when all fields are read.
-    known = DEFAULTS.get(str(values.get("kind")), DEFAULTS["NVSwitch"])
+    known = link_defaults().get(str(values.get("kind")), link_defaults()["NVSwitch"])
     found: dict[str, Any] = {
         "latency_us": known.latency_us,
         "startup_us": known.startup_us,

@@ -102,13 +102,16 @@ class FieldType:
         return found
 
 
-def whole(low: int, high: int) -> FieldType:
-    """Whole numbers from `low` to `high`; True and 4.0 are none, but the latter is read as one."""
+_NO_UNITS: Mapping[str, Decimal | int] = MappingProxyType({})
+
+
+def whole(low: int, high: int, units: Mapping[str, Decimal | int] = _NO_UNITS) -> FieldType:
+    """Whole numbers from `low` to `high`, of texts in `units` too; True and 4.0 are none, but the latter is read."""
 
     def read(value: object) -> int | None:
         if type(value) is int:
             return value if low <= value <= high else None
-        number = read_decimal(value)
+        number = read_decimal(value, units)
         if number is None or not low <= number <= high or number != number.to_integral_value():
             return None
         return int(number)
@@ -130,16 +133,8 @@ _TIMES = {"k": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 
 def counted(low: int, high: int) -> FieldType:
     """Whole numbers; as text also with a unit, in upper or lower case: `15T`, `300B`, `1.5M`."""
-    plain = whole(low, high)
-    times = {unit.lower(): factor for unit, factor in _TIMES.items()}
-
-    def read(value: object) -> Value | None:
-        if not isinstance(value, str) or value[-1:].lower() not in times:
-            return plain.read(value)
-        number = read_decimal(value[:-1])
-        return None if number is None else plain.read(str(number * times[value[-1].lower()]))
-
-    return replace(plain, expected=f"{plain.expected}, such as 300B or 15T (units k, M, B, T)", read=read)
+    plain = whole(low, high, _TIMES)
+    return replace(plain, expected=f"{plain.expected}, such as 300B or 15T (units k, M, B, T)")
 
 
 def with_unit(count: float) -> str:
@@ -260,11 +255,18 @@ def adapted(values: Sequence[str]) -> FieldType:
     return replace(kind, read=read, values=tuple(few))
 
 
-def number(low: float, high: float, expected: str, *, above: bool = False) -> FieldType:
-    """Numbers from `low` to `high`, with `above` only those above `low`."""
+def number(
+    low: float,
+    high: float,
+    expected: str,
+    *,
+    above: bool = False,
+    units: Mapping[str, Decimal | int] = _NO_UNITS,
+) -> FieldType:
+    """Numbers from `low` to `high`, with `above` only those above `low`; of texts in `units` too."""
 
     def read(value: object) -> float | None:
-        found = read_decimal(value)
+        found = read_decimal(value, units)
         if found is None or not low <= found <= high or (above and found == low):
             return None
         return float(found)
@@ -275,12 +277,7 @@ def number(low: float, high: float, expected: str, *, above: bool = False) -> Fi
 
 def watts(high: float) -> FieldType:
     """Watts from 0 to `high`; as text also with the unit: `500W`."""
-    plain = number(0, high, f"W from 0 to {high:g}, such as 500W")
-
-    def read(value: object) -> Value | None:
-        return plain.read(value.strip().removesuffix("W") if isinstance(value, str) else value)
-
-    return replace(plain, read=read)
+    return number(0, high, f"W from 0 to {high:g}, such as 500W", units={"W": 1})
 
 
 def _read_flag(value: object) -> bool | None:
@@ -299,17 +296,21 @@ FLAG = FieldType(
 )
 
 
-def read_decimal(value: object) -> Decimal | None:
-    """An exact number, from a number or its text (`1e9`, `1_000`); never one of thousands of digits."""
+def read_decimal(value: object, units: Mapping[str, Decimal | int] = _NO_UNITS) -> Decimal | None:
+    """An exact number, from a number or its text (`1e9`, `1_000`), which may end in a unit, in upper or lower case;
+    never one of thousands of digits.
+    """
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     if isinstance(value, int) and abs(value) > 10**50:
         return None  # too long for Python to print
     text = value.strip() if isinstance(value, str) else str(value)
+    unit = next((one for one in units if text.lower().endswith(one.lower())), "")
+    text = text[: len(text) - len(unit)].rstrip()
     if len(text) > 50 or not re.fullmatch(r"[+-]?[0-9][0-9_]*(\.[0-9]*)?([eE][+-]?[0-9]{1,3})?", text):
         return None
     try:
-        return Decimal(text.replace("_", ""))
+        return Decimal(text.replace("_", "")) * units.get(unit, 1)
     except InvalidOperation:
         return None
 

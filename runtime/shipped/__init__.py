@@ -14,6 +14,9 @@ DEVICES = Path(__file__).resolve().parent / "devices.toml"
 FABRICS = Path(__file__).resolve().parent / "fabrics"
 """A TOML file per described fabric, with its source."""
 
+LINKS = Path(__file__).resolve().parent / "links.toml"
+"""What links of a kind take and reach, of fabrics that were measured."""
+
 HARDWARE = Path(__file__).resolve().parent / "hardware.toml"
 """Hardware that can be named: its bundle, who answers for the rest, its usual fabric."""
 

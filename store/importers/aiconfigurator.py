@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from kernelcast.runtime.errors import DataError
 from kernelcast.runtime.hardware.devices import Load
 from kernelcast.runtime.operators import OPERATORS, Direction
-from kernelcast.store.importers.description import REPOSITORIES, Description, device_named
+from kernelcast.store.importers.description import Description, device_named, published
 from kernelcast.store.importers.parsed import Parsed, TimedRow
 from kernelcast.store.importers.tables import Cells, LeftOut, Malformed, ParquetTable, Skipped
 
@@ -85,9 +85,9 @@ def read_aiconfigurator(
     """Read files, and the `*.parquet` of folders.
 
     Devices per node are the largest number of devices in a collective of the files, unless `described` has them. Errors
-    as `Reader`, but a file in a folder that is no such table is a malformed line; UsageError without pyarrow too.
+    as `read_files`, but a file in a folder that is no such table is a malformed line; UsageError without pyarrow too.
     """
-    description = (described or Description()).over(REPOSITORIES["aiconfigurator"].described(commit))
+    description = (described or Description()).over(published("aiconfigurator", commit))
     parsed = Parsed(strict=strict)
     read = [(table, _newest(table, parsed)) for table in _tables(paths, parsed)]
     parsed.files = len(read)

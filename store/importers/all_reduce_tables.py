@@ -12,7 +12,7 @@ from pathlib import Path
 from kernelcast.runtime.errors import DataError
 from kernelcast.runtime.hardware.devices import ELEMENT_BYTES
 from kernelcast.store.importers.description import Description
-from kernelcast.store.importers.parsed import Parsed, TimedRow, reader
+from kernelcast.store.importers.parsed import Parsed, TimedRow, read_files
 from kernelcast.store.importers.tables import Cells, CsvTable, LeftOut, Malformed, positive, read_text_file
 
 _VTRAIN_HEADER = ("size(B)", "count", "type", "time(ns)", "busbw(GB/s)", "time(ns)", "busbw(GB/s)")
@@ -86,7 +86,7 @@ def _vidur_rows(cells: Cells) -> Iterator[TimedRow]:
     )
 
 
-read_vtrain = reader(_vtrain)
+read_vtrain = partial(read_files, _vtrain, "")
 """All-reduces of vTrain, trace/NODE/AR_GPU*.csv."""
-read_vidur = reader(_vidur)
+read_vidur = partial(read_files, _vidur, "")
 """Collectives of Vidur, data/profiling/network/NODE/*.csv; only rows within one node."""

@@ -139,27 +139,20 @@ class Description:
         return cls(**tables)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Repository:
-    """Where files were published, and their licence (SPDX)."""
-
-    address: str
-    licence: str
-
-    def described(self, commit: str = "") -> Description:
-        """The source, its reference `address@commit` if `commit` is known: 7 to 40 hex digits, else UsageError."""
-        if commit and not _COMMIT.fullmatch(commit):
-            raise UsageError(f"commit: found {commit!r:.60}, expected 7 to 40 hexadecimal digits")
-        reference = f"{self.address}@{commit}" if commit else self.address
-        return Description(source={"licence": self.licence, "reference": reference})
-
-
-REPOSITORIES: Mapping[str, Repository] = {
-    "aiconfigurator": Repository(address="https://github.com/ai-dynamo/aiconfigurator", licence="Apache-2.0"),
-    "simumax": Repository(address="https://github.com/MooreThreads/SimuMax", licence="Apache-2.0"),
-    "liger": Repository(address="https://github.com/linkedin/Liger-Kernel", licence="BSD-2-Clause"),
+REPOSITORIES: Mapping[str, tuple[str, str]] = {
+    "aiconfigurator": ("https://github.com/ai-dynamo/aiconfigurator", "Apache-2.0"),
+    "simumax": ("https://github.com/MooreThreads/SimuMax", "Apache-2.0"),
+    "liger": ("https://github.com/linkedin/Liger-Kernel", "BSD-2-Clause"),
 }
-"""Repositories by the name of the importer."""
+"""Address and licence (SPDX) of repositories by the name of the importer."""
+
+
+def published(importer: str, commit: str) -> Description:
+    """The source, its reference `address@commit` if `commit` is known: 7 to 40 hex digits, else UsageError."""
+    if commit and not _COMMIT.fullmatch(commit):
+        raise UsageError(f"commit: found {commit!r:.60}, expected 7 to 40 hexadecimal digits")
+    address, licence = REPOSITORIES[importer]
+    return Description(source={"licence": licence, "reference": f"{address}@{commit}" if commit else address})
 
 
 def device_named(name: str) -> Fields:

@@ -9,7 +9,7 @@ from pathlib import Path
 from kernelcast.runtime.errors import DataError
 from kernelcast.runtime.operators import OPERATORS, Operator, Vector
 from kernelcast.store.importers.description import Description, read_description
-from kernelcast.store.importers.parsed import Parsed, TimedRow, checked_direction, checked_dtype, reader
+from kernelcast.store.importers.parsed import Parsed, TimedRow, checked_direction, checked_dtype, read_files
 from kernelcast.store.importers.raw_parameters import RAW_VOCABULARY, SYMBOLS, workload_vector
 from kernelcast.store.importers.tables import Cells, CsvTable, Malformed, TextFile, positive, read_text_file
 
@@ -40,7 +40,7 @@ def _read(path: Path, description: Description, parsed: Parsed) -> None:
             parsed.add_run("import csv", file, description, own, fabric=fabric)
 
 
-read_csv_files = reader(_read)
+read_csv_files = partial(read_files, _read, "")
 """Files in the generic format. `NAME.toml` next to `NAME.csv` describes it; given facts take precedence."""
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from kernelcast.runtime.operators import Direction, Vector
 from kernelcast.store.doubts import DIFFERENCE
 from kernelcast.store.importers.description import Description, device_named
-from kernelcast.store.importers.parsed import Parsed, TimedRow, checked_dtype, reader
+from kernelcast.store.importers.parsed import Parsed, TimedRow, checked_dtype, read_files
 from kernelcast.store.importers.tables import (
     Cells,
     CsvTable,
@@ -141,7 +141,7 @@ def _read(path: Path, known: Description, parsed: Parsed) -> None:
         parsed.add_run("import liger", table, description, _directions(own, modes, parsed))
 
 
-read_liger = reader(_read, "liger")
+read_liger = partial(read_files, _read, "liger")
 """Tables of benchmarks; rows name their device."""
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint
 from kernelcast.runtime.errors import DataError, UsageError
@@ -12,7 +12,7 @@ from kernelcast.runtime.hardware.devices import ELEMENT_BYTES, Load
 from kernelcast.runtime.operators import OPERATORS, Direction, Operator, Vector
 from kernelcast.store.database import Database
 from kernelcast.store.doubts import Doubt, count_doubts, flagged
-from kernelcast.store.importers.description import REPOSITORIES, Description
+from kernelcast.store.importers.description import Description, published
 from kernelcast.store.importers.tables import Cells, Malformed, Skipped, SourceFile, Table
 from kernelcast.store.records import Repetition, Sample
 from kernelcast.store.runs import MeasuredRun
@@ -156,42 +156,29 @@ class Parsed(Skipped):
         raise DataError(f"{what}: holds no usable row{': ' + reasons if reasons else ''}")
 
 
-class Reader(Protocol):
-    """Reads files of one source, in `described` hardware and software, as published in a `commit`.
+def read_files(
+    read_one: Callable[[Path, Description, Parsed], None],
+    repository: str,
+    paths: Sequence[Path],
+    *,
+    described: Description | None = None,
+    commit: str = "",
+    strict: bool = False,
+) -> Parsed:
+    """Read files that do not depend on each other, from `described` hardware and software.
+
+    They were published in a `commit` of one of `REPOSITORIES`, unless that is empty.
 
     Raises:
         DataError: a file is none of the source's, no row is usable, or, with `strict`, a line is malformed.
         UsageError: neither files nor description name the device or the devices per node; `commit` is no commit.
     """
-
-    def __call__(
-        self,
-        paths: Sequence[Path],
-        *,
-        described: Description | None = None,
-        commit: str = "",
-        strict: bool = False,
-    ) -> Parsed: ...
-
-
-def reader(read_one: Callable[[Path, Description, Parsed], None], repository: str = "") -> Reader:
-    """The reader of files that do not depend on each other, published in a repository of `REPOSITORIES`."""
-
-    def read(
-        paths: Sequence[Path],
-        *,
-        described: Description | None = None,
-        commit: str = "",
-        strict: bool = False,
-    ) -> Parsed:
-        parsed, description = Parsed(strict=strict, files=len(paths)), described or Description()
-        if repository:
-            description = description.over(REPOSITORIES[repository].described(commit))
-        for path in paths:
-            read_one(path, description, parsed)
-        return parsed.checked(paths)
-
-    return read
+    parsed, description = Parsed(strict=strict, files=len(paths)), described or Description()
+    if repository:
+        description = description.over(published(repository, commit))
+    for path in paths:
+        read_one(path, description, parsed)
+    return parsed.checked(paths)
 
 
 def checked_direction(operator: Operator, text: str) -> Direction:

@@ -31,7 +31,7 @@ from typing import Any
 from kernelcast.runtime.errors import DataError
 from kernelcast.runtime.operators import Direction
 from kernelcast.store.importers.description import Description, device_named
-from kernelcast.store.importers.parsed import Parsed, TimedRow, reader
+from kernelcast.store.importers.parsed import Parsed, TimedRow, read_files
 from kernelcast.store.importers.tables import Cells, LeftOut, Malformed, TextFile, read_text_file
 
 _WHAT = "a system of SimuMax"
@@ -47,7 +47,7 @@ def _read(path: Path, known: Description, parsed: Parsed) -> None:
     parsed.add_run("import simumax", file, description, _rows(file, system["accelerator"]["op"], parsed))
 
 
-read_simumax = reader(_read, "simumax")
+read_simumax = partial(read_files, _read, "simumax")
 """System files. `sys_name` determines the device, if known."""
 
 

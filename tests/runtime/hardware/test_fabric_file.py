@@ -10,12 +10,12 @@ from kernelcast.runtime.bundle.manifest import described_fabrics, fingerprint_of
 from kernelcast.runtime.errors import DataError, UsageError
 from kernelcast.runtime.hardware.devices import devices
 from kernelcast.runtime.hardware.fabric import (
-    DEFAULTS,
     fabric_from_lines,
     fabric_from_values,
     fabric_lines,
     fabric_named,
     fabric_toml,
+    link_defaults,
     read_fabric,
     shipped_fabrics,
 )
@@ -65,9 +65,9 @@ def test_what_is_not_given_is_as_usual_for_the_kind(tmp_path: Path) -> None:
     assert found.inside is not None
     assert found.between is not None
     assert found.inside.bytes_per_s == 32e9
-    assert (found.inside.efficiency, *found.inside.efficiency_range) == DEFAULTS["PCIe"].efficiency
+    assert (found.inside.efficiency, *found.inside.efficiency_range) == link_defaults()["PCIe"].efficiency
     assert found.between.bytes_per_s == 12.5e9
-    assert found.between.latency_us == DEFAULTS["Ethernet"].latency_us
+    assert found.between.latency_us == link_defaults()["Ethernet"].latency_us
     assert found.between.topology == "rails"
 
 
