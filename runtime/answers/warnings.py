@@ -20,7 +20,7 @@ from kernelcast.runtime.answers.sources import (
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint
 from kernelcast.runtime.bundle.regressor_entry import Layout, RegressorEntry
 from kernelcast.runtime.bundle.transfer import Transfer
-from kernelcast.runtime.dataclass import dataclass, field, replace
+from kernelcast.runtime.dataclass import dataclass, replace
 from kernelcast.runtime.operators import Key
 from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.step.update import MEASURED, moved_share
@@ -60,10 +60,13 @@ class AnswerWarning:
     topic: str
     message: str
     brief: str
-    values: Mapping[str, Any] = field(hash=False)
+    values: Mapping[str, Any]
     severity: float = 1.0
     is_assumption: bool = False
     is_part: bool = False
+
+    def __hash__(self) -> int:
+        return hash(self.message)
 
     def __str__(self) -> str:
         return self.message
