@@ -6,6 +6,7 @@ input of a reduce-scatter or an all-to-all.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 
 import torch
@@ -36,55 +37,47 @@ class Members:
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """How a collective is called. A message goes from one process to another; the receiver's time counts."""
+    """How a collective is called, with the input of a process and a buffer of the entries that it receives.
 
-    build: Callable[[Members, int, torch.device, torch.dtype], Call]
+    A message goes from one process to another; the receiver's time counts.
+    """
+
+    call: Callable[[Members, torch.Tensor, torch.Tensor], object]
+    received: Callable[[int, int], int] = lambda entries, size: entries  # 0 where the input is overwritten
     is_message: bool = False
 
-
-def _buffer(entries: int, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
-    return torch.zeros(entries, device=device, dtype=dtype)
-
-
-def _all_reduces(members: Members, entries: int, device: torch.device, dtype: torch.dtype) -> Call:
-    buffer = _buffer(entries, device, dtype)
-    return lambda: dist.all_reduce(buffer, group=members.handle)
+    def build(self, members: Members, entries: int, device: torch.device, dtype: torch.dtype) -> Call:
+        """A call on buffers of its own."""
+        sizes = entries, self.received(entries, members.size)
+        return partial(self.call, members, *(torch.zeros(size, device=device, dtype=dtype) for size in sizes))
 
 
-def _all_gathers(members: Members, entries: int, device: torch.device, dtype: torch.dtype) -> Call:
-    shard = _buffer(entries, device, dtype)
-    whole = _buffer(entries * members.size, device, dtype)
-    return lambda: _all_gather(whole, shard, group=members.handle)
-
-
-def _reduce_scatters(members: Members, entries: int, device: torch.device, dtype: torch.dtype) -> Call:
-    whole = _buffer(entries, device, dtype)
-    shard = _buffer(entries // members.size, device, dtype)
-    return lambda: _reduce_scatter(shard, whole, group=members.handle)
-
-
-def _all_to_alls(members: Members, entries: int, device: torch.device, dtype: torch.dtype) -> Call:
-    sent = _buffer(entries, device, dtype)
-    received = _buffer(entries, device, dtype)
-    return lambda: dist.all_to_all_single(received, sent, group=members.handle)
-
-
-def _messages(members: Members, entries: int, device: torch.device, dtype: torch.dtype) -> Call:
+def _message(members: Members, buffer: torch.Tensor, _: torch.Tensor) -> None:
     """From the first process to the last one."""
-    buffer, rank = _buffer(entries, device, dtype), dist.get_rank()
     first, last = members.ranks[0], members.ranks[-1]
-    if rank == first:
-        return lambda: dist.send(buffer, last, group=members.handle)
-    return lambda: dist.recv(buffer, first, group=members.handle)
+    if dist.get_rank() == first:
+        dist.send(buffer, last, group=members.handle)
+    else:
+        dist.recv(buffer, first, group=members.handle)
 
 
 COLLECTIVES: Mapping[str, Collective] = MappingProxyType(
     {
-        "all_reduce": Collective(_all_reduces),
-        "all_gather": Collective(_all_gathers),
-        "reduce_scatter": Collective(_reduce_scatters),
-        "all_to_all": Collective(_all_to_alls),
-        "point_to_point": Collective(_messages, is_message=True),
+        "all_reduce": Collective(
+            lambda members, own, _: dist.all_reduce(own, group=members.handle), lambda *_: 0
+        ),
+        "all_gather": Collective(
+            lambda members, shard, whole: _all_gather(whole, shard, group=members.handle),
+            lambda entries, size: entries * size,
+        ),
+        "reduce_scatter": Collective(
+            lambda members, whole, shard: _reduce_scatter(shard, whole, group=members.handle),
+            lambda entries, size: entries // size,
+        ),
+        "all_to_all": Collective(
+            lambda members, own, theirs: dist.all_to_all_single(theirs, own, group=members.handle)
+        ),
+        "point_to_point": Collective(_message, lambda *_: 0, is_message=True),
     }
 )
 """How every collective of the table is called, by its name there."""

@@ -78,6 +78,31 @@ metadata: {name: one}
 spec:
   template: &pod {<<: {spec: {}}}
 """
+JOBS_YAML = """apiVersion: v1
+kind: List
+items:
+- {apiVersion: v1, kind: ConfigMap, metadata: {name: other}}
+- apiVersion: batch/v1
+  kind: Job
+  metadata:
+    name: two
+    annotations: &told
+      kernelcast/bundle: test.kcast
+      kernelcast/model: tiny.toml
+      kernelcast/dp: "2"
+      kernelcast/micro_batch: "1"
+      kernelcast/micro_batches: "3"
+      kernelcast/steps: "1e6"
+  spec:
+    parallelism: 2
+    completions: 2
+    completionMode: Indexed
+    template: &pod {spec: {containers: [{name: train, resources: {limits: {nvidia.com/gpu: 1}}}]}}
+- apiVersion: batch/v1
+  kind: Job
+  metadata: {name: kept, annotations: *told}
+  spec: {activeDeadlineSeconds: 7200, parallelism: 2, completions: 2, completionMode: Indexed, template: *pod}
+"""
 # Products and a gelu of an annotated step on a CPU.
 CALLS = [("aten::mm", [[64, 32], [32, 8]])] * 3 + [
     ("aten::mm", [[64, 8], [8, 32]]),
@@ -129,6 +154,7 @@ def folder(
     files = {"jobs.csv": JOBS, "more.csv": JOBS + MORE, "job.sbatch": SCRIPT, "train.sh": LAYOUT,
              "step.json": json.dumps(STEP), "runs.toml": RUNS,
              "array.sbatch": SCRIPT.replace("#SBATCH", "#SBATCH --array=0-1"), "merge.yaml": MERGED,
+             "jobs.yaml": JOBS_YAML,
              "one.toml": RUNS[: RUNS.index("[[runs]]\npp")]}  # fmt: skip
     for name, text in files.items():
         (tmp_path / name).write_text(text)
