@@ -1,6 +1,6 @@
 """`make mutate`: random one-token changes of the source; some test should notice each.
 
-    python -m tests.mutants.run --tool .venv-mutate [--mutants 60] [--seed 1] [--recorded FILE] [--seconds 15] [PATH]...
+    python -m tests.mutants.run --tool .venv-mutate [--mutants 60] [--seed 1] [--recorded FILE] [--seconds 60] [PATH]...
 
 cosmic-ray (MIT) makes the changes, N of each PATH; its own runner has one test command for all files. All tests
 run once first, with changed statements that say who reaches them. A mutant then meets those tests, the quickest
@@ -241,7 +241,7 @@ def main() -> None:
     )
     parser.add_argument("--range", type=int, nargs=2, default=(1, 10**9), help="only these of each path")
     parser.add_argument("--tests", nargs="+", default=["tests"], help="choose among these")
-    parser.add_argument("--seconds", type=float, default=15.0, help="of tests for a mutant")
+    parser.add_argument("--seconds", type=float, default=60.0, help="of tests for a mutant")
     parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args()
     sys.path += map(str, options.tool.glob("lib/python*/site-packages"))
