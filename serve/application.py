@@ -27,7 +27,7 @@ from kernelcast.runtime.byte_cache import Remembered
 from kernelcast.runtime.errors import KernelcastError, UsageError, one_line, shown
 from kernelcast.runtime.estimate.estimator import TooManyChunks
 from kernelcast.serve.answering import catalogue, model_fields
-from kernelcast.serve.http_server import Listener, serving
+from kernelcast.serve.http_server import Acceptor, Listener, serving
 from kernelcast.serve.limits import Busy, Limits, Pool
 from kernelcast.serve.messages import (
     HTML,
@@ -119,6 +119,7 @@ class Application:
             )
         }
         self._can_reload = can_reload
+        self.reloaded: Callable[[], None] = lambda: None
         routes: list[Route] = [
             Route("/predict", self._asked(predict), methods=POST),
             Route("/search", self._searched(search_layouts), methods=POST),
@@ -171,6 +172,7 @@ class Application:
                 raise
             self.warm, self._remembered, self._under_way = warm, Answers(SENT_BYTES), {}
             self.metrics.answers_with(warm)
+            self.reloaded()
             self.metrics.reloads.labels("ok").inc()
             for problem in warm.problems:
                 _log(problem)
@@ -280,15 +282,16 @@ class Application:
         return await self._pools[pool].run(lambda: work(warm))
 
     async def _catalogue(self, request: Request) -> Response:
-        # Remembered, and in a pool at first: it takes longer than /health may wait.
+        # Remembered, and in a pool at first: it takes longer than others may wait.
         return await self._again_or(
             request.url.path, b"", self.warm, lambda warm: json_bytes(catalogue(warm))
         )
 
     async def _health(self, request: Request) -> Response:
-        return Response(self._state(), media_type=JSON)
+        return Response(self.health(), media_type=JSON)
 
-    def _state(self) -> bytes:
+    def health(self) -> bytes:
+        """The answer of /health."""
         return json_bytes(
             {
                 "status": "ok",
@@ -313,7 +316,7 @@ class Application:
         except KernelcastError:
             # Why is in the server's log: it may name files.
             return json_error(422, "the new bundle or site file is not sound, the old one answers on")
-        return Response(self._state(), media_type=JSON)
+        return Response(self.health(), media_type=JSON)
 
 
 def _script_request(request: Request) -> dict[str, Any]:
@@ -373,12 +376,16 @@ def run(
     reach = {"can_reload": listener.is_unix, "is_local": listener.is_local}
     try:
         application = Application(path, warm, limits, environment=environment, pages=pages, **reach)
-        asyncio.run(_run(application, listener, started))
+        acceptor = Acceptor(listener, application.health, application.metrics.health)
+        application.reloaded = acceptor.tell
+        asyncio.run(_run(application, acceptor, listener, started))
     finally:
         listener.close()
 
 
-async def _run(application: Application, listener: Listener, started: Callable[[], None]) -> None:
+async def _run(
+    application: Application, acceptor: Acceptor, listener: Listener, started: Callable[[], None]
+) -> None:
     loop = asyncio.get_running_loop()
     reloads: set[asyncio.Task[None]] = set()
 
@@ -389,7 +396,7 @@ async def _run(application: Application, listener: Listener, started: Callable[[
 
     loop.add_signal_handler(signal.SIGHUP, reload)
     try:
-        await serving(application.asgi, application.limits, listener.socket, started)
+        await serving(application.asgi, application.limits, listener.socket, started, acceptor)
     finally:
         application.close()
 

@@ -10,9 +10,11 @@ import os
 import signal
 import socket
 import stat
+import struct
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,8 @@ from kernelcast.serve.limits import Limits
 
 MAX_UNIX_PATH_BYTES = 107
 """Of sockaddr_un, with its closing zero byte 108 (unix(7))."""
+
+_TRIAL = b"GET /health HTTP/1.1\r\nHost: k\r\nConnection: close\r\n\r\n"
 
 BACKLOG = 1024
 """Connections that the kernel keeps until they are accepted."""
@@ -92,12 +96,17 @@ def _make_way(path: Path, name: str) -> None:
         client.settimeout(5)
         try:
             client.connect(os.fspath(path))
-        except (ConnectionRefusedError, FileNotFoundError):
-            path.unlink(missing_ok=True)  # stale: its server was killed
+            client.sendall(_TRIAL)  # who accepts for a killed server ends without an answer
+            is_live = client.recv(1) != b""
+        except TimeoutError:
+            is_live = True
+        except (ConnectionError, FileNotFoundError):
+            is_live = False
         except OSError as error:
             raise DataError(f"socket {name}: cannot be tried ({error.strerror or error})") from error
-        else:
-            raise UsageError(f"--socket {name}: another server answers there, expected none")
+    if is_live:
+        raise UsageError(f"--socket {name}: another server answers there, expected none")
+    path.unlink(missing_ok=True)  # stale: its server was killed
 
 
 def tcp_listener(address: str, *, allow_remote: bool = False) -> Listener:
@@ -143,11 +152,85 @@ def _inode(path: Path) -> int | None:
 
 _STOP = (signal.SIGTERM, signal.SIGINT)
 # Compute threads release the interpreter lock after this time. The loop waits for it after each of the five or so calls
-# that a connection takes: behind 100 clients and two threads /health waits for 5 · 100 · 2 of these times.
+# that a connection takes: behind 100 clients and two threads a repeated question waits for 5 · 100 · 2 of these times.
 _SWITCH_S = 0.0002
 _KEEP_ALIVE_S = 75
 _ACCEPTED_AT_ONCE = 16  # asyncio accepts all that wait before it reads what one sent
 _MARGIN_S = 5  # for tasks to end after their connections
+_BEAT_S = 1.0  # an acceptor believes an answer of /health for ten of them
+_SECONDS = struct.Struct("d")
+
+
+class Acceptor:
+    """The process that accepts connections and answers /health (acceptor.py), which no computation here delays.
+
+    `health` is the present answer, `answered` hears the seconds that each took. A process that ends is replaced;
+    clients wait in the kernel's queue meanwhile.
+    """
+
+    def __init__(
+        self, listener: Listener, health: Callable[[], bytes], answered: Callable[[float], None]
+    ) -> None:
+        self._listener, self._health, self._answered = listener, health, answered
+        self._process: subprocess.Popen[bytes] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self, accept: Callable[[socket.socket], None]) -> None:
+        """Start the process, which hands connections to `accept`."""
+        self._accept, self._loop = accept, asyncio.get_running_loop()
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._control.setblocking(False)
+        given = (self._listener.socket.fileno(), theirs.fileno())
+        command = [sys.executable, "-I", "-S", str(Path(__file__).with_name("acceptor.py")), *map(str, given)]
+        with theirs:
+            self._process = subprocess.Popen(
+                [*command, "local" if self._listener.is_local else "any"],
+                pass_fds=given,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+            )
+        self._loop.add_reader(self._control, self._read)
+        self._beat()
+
+    def tell(self) -> None:
+        """Give the process the present answer of /health."""
+        if self._process is not None:
+            with suppress(OSError):  # busy: it hears the next one, or asks here
+                self._control.send(self._health())
+
+    def stop(self) -> None:
+        """End the process; nothing is accepted any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._process is not None:
+            self._loop.remove_reader(self._control)
+            self._control.close()
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def _beat(self) -> None:
+        self.tell()
+        self._timer = self._loop.call_later(_BEAT_S, self._beat)
+
+    def _read(self) -> None:
+        for _ in range(_ACCEPTED_AT_ONCE):
+            try:
+                found, numbers, _, _ = socket.recv_fds(
+                    self._control, _SECONDS.size, 1, socket.MSG_CMSG_CLOEXEC
+                )
+            except BlockingIOError:
+                return
+            except OSError:
+                found = b""
+            if not found:
+                self.stop()
+                self._timer = self._loop.call_later(_BEAT_S / 10, self.start, self._accept)
+                return
+            if numbers:
+                self._accept(socket.socket(fileno=numbers[0]))
+            elif len(found) == _SECONDS.size:
+                self._answered(_SECONDS.unpack(found)[0])
 
 
 class Server(uvicorn.Server):
@@ -156,6 +239,10 @@ class Server(uvicorn.Server):
     When it stops, clients that are still reading their answer get the usual time for it. uvicorn itself would cancel
     the sending tasks then, and print a traceback.
     """
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._accepted = set[asyncio.Task[None]]()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop; connections that are still open after the given time are closed."""
@@ -172,15 +259,39 @@ class Server(uvicorn.Server):
         finally:
             timer.cancel()
 
+    def accept(self, client: socket.socket) -> None:
+        """Answer requests of a connection that another process has accepted."""
+        task = asyncio.create_task(self._answer(client))
+        self._accepted.add(task)
+        task.add_done_callback(self._accepted.discard)
+
+    async def _answer(self, client: socket.socket) -> None:
+        def protocol() -> asyncio.Protocol:
+            made: Any = self.config.http_protocol_class
+            found: asyncio.Protocol = made(
+                config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+            )
+            return found
+
+        with suppress(OSError):  # it is gone
+            await asyncio.get_running_loop().connect_accepted_socket(protocol, client)
+
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
 
 
-async def serving(asgi: Any, limits: Limits, listening: socket.socket, started: Callable[[], None]) -> None:
+async def serving(
+    asgi: Any,
+    limits: Limits,
+    listening: socket.socket,
+    started: Callable[[], None],
+    acceptor: Acceptor | None = None,
+) -> None:
     """Answer requests on a socket until SIGTERM or SIGINT, which let running requests finish.
 
-    `started` is called when requests are answered from now on. Sets the interpreter's interval of switching threads.
+    An `acceptor` of the socket accepts its connections. `started` is called when requests are answered from now on.
+    Sets the interpreter's interval of switching threads.
     """
     config = uvicorn.Config(
         asgi,
@@ -202,18 +313,26 @@ async def serving(asgi: Any, limits: Limits, listening: socket.socket, started: 
 
     def stop() -> None:
         server.should_exit = True
+        if acceptor is not None:
+            acceptor.stop()
+            listening.close()
 
     loop, before = asyncio.get_running_loop(), sys.getswitchinterval()
     for number in _STOP:
         loop.add_signal_handler(number, stop)
     sys.setswitchinterval(_SWITCH_S)
     try:
-        task = loop.create_task(server.serve(sockets=[listening]))
+        task = loop.create_task(server.serve(sockets=[] if acceptor else [listening]))
         while not server.started and not task.done():
             await asyncio.sleep(0.01)
         if server.started:
-            listening.listen(BACKLOG)  # the kernel's queue, which asyncio has set to the other number
+            if acceptor is None:
+                listening.listen(BACKLOG)  # the kernel's queue, which asyncio has set to the other number
+            else:
+                acceptor.start(server.accept)
             started()
         await task
     finally:
         sys.setswitchinterval(before)
+        if acceptor is not None:
+            acceptor.stop()

@@ -19,7 +19,7 @@ class Limits:
     - `time_s`: a request that waits longer is refused, a search that takes longer ends.
     - `workers` threads compute, and one more searches; up to `waiting` requests queue for each of the two, and
       further ones are refused. Two, so that a long question does not delay the others; more would only take turns, and
-      delay /health.
+      delay repeated questions.
     - `connections` that are open at once; the head of a request must arrive within `head_s`.
     - A layout of more than `small_chunks` chunks (pp · virtual stages) is computed in a pool of its own, and a layout
       of more than `most_chunks` is refused: time and answer (10 kB a chunk) grow with them.

@@ -57,6 +57,11 @@ class Metrics:
         self._bundle.clear()
         self._bundle.labels(warm.digest).set(1)
 
+    def health(self, taken_s: float) -> None:
+        """Count an answer of /health that the acceptor gave."""
+        self.requests.labels("/health", 200).inc()
+        self.seconds.labels("/health").observe(taken_s)
+
     def text(self) -> bytes:
         return generate_latest(self.registry)
 

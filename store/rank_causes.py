@@ -107,7 +107,7 @@ def _slow_ranks(database: Database, run_id: str, steps: int) -> Iterator[RankFin
         else:
             cause = "its device waits for launches: the host is late"
         delay_ms = row["delay_ms"] / steps
-        computes, copies, waits = (f"{extra_ms[one] / steps:+,.2f} ms" for one in _PARTS)
+        computes, copies, waits = (f"{round(extra_ms[one] / steps, 2) + 0.0:+,.2f} ms" for one in _PARTS)
         yield RankFinding(
             kind=kind,
             rank=row["rank"],

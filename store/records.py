@@ -4,9 +4,11 @@ Records are immutable and canonical (see `canonical`): a record read from a data
 of a record is the digest of its content, so the same measurement is the same row in every database.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
+from itertools import count
+from operator import itemgetter
 from typing import Any, NamedTuple, Required, Self, TypedDict, Unpack
 
 from kernelcast.runtime.errors import UsageError
@@ -57,6 +59,34 @@ class Repetition:
         kernels = (kernel.canonical() for kernel in self.kernels)
         ordered = sorted(kernels, key=lambda k: (k.start_us, k.stream, k.duration_us, k.name))
         object.__setattr__(self, "kernels", tuple(ordered))
+
+
+@dataclass(frozen=True, slots=True)
+class Repetitions(Sequence[Repetition]):
+    """Executions in the stored form as columns: a trace has millions.
+
+    Execution i has the index i, and of all kernels those from `first[i]` to `first[i + 1]`, ordered as in `Repetition`.
+    """
+
+    time_us: Sequence[float]
+    start_us: Sequence[float]
+    kernels: Sequence[Kernel]
+    first: Sequence[int]
+
+    def __len__(self) -> int:
+        return len(self.time_us)
+
+    def __getitem__(self, index: Any) -> Any:
+        return tuple(self)[index]
+
+    def __iter__(self) -> Iterator[Repetition]:
+        for index, time_us, start_us, kernels in self.rows():
+            yield Repetition(index=index, time_us=time_us, start_us=start_us, kernels=tuple(kernels))
+
+    def rows(self) -> Iterator[tuple[int, float, float, Sequence[Kernel]]]:
+        """Index, time, start and kernels of each."""
+        kernels = map(self.kernels.__getitem__, map(slice, self.first, self.first[1:]))
+        return zip(count(), self.time_us, self.start_us, kernels, strict=False)
 
 
 class SampleDetails(TypedDict, total=False):
@@ -112,7 +142,7 @@ class Sample:
     clock_mhz: float | None = None  # of a GPU's multiprocessors, or mean of the CPU cores used
     power_w: float | None = None  # of a GPU, or of all CPUs of the machine
     temperature_c: float | None = None
-    repetitions: tuple[Repetition, ...] = ()
+    repetitions: Sequence[Repetition] = ()
     flags: tuple[tuple[str, str], ...] = ()  # why it is doubtful: (flag, detail), each flag once
 
     def __post_init__(self) -> None:
@@ -122,7 +152,8 @@ class Sample:
             put(self, "vector", _whole_numbers(self.vector))
         except ValueError as error:
             raise UsageError(f"{self.operator}: {error}") from error
-        put(self, "repetitions", tuple(sorted(self.repetitions, key=lambda r: r.index)))
+        if not isinstance(self.repetitions, Repetitions):
+            put(self, "repetitions", tuple(sorted(self.repetitions, key=lambda r: r.index)))
         put(self, "repetition_count", self.repetition_count or len(self.repetitions))
         put(self, "flags", tuple(sorted((flag, " ".join(detail.split())) for flag, detail in self.flags)))
         self._check()
@@ -142,7 +173,7 @@ class Sample:
             raise UsageError(
                 f"{self.operator}: {found} repetitions, repetition_count {self.repetition_count}"
             )
-        if len({repetition.index for repetition in self.repetitions}) != len(self.repetitions):
+        if len({index for index, *_ in repetition_rows(self.repetitions)}) != len(self.repetitions):
             raise UsageError(f"{self.operator}: two repetitions have the same index")
         names = [flag for flag, _ in self.flags]
         if len(set(names)) != len(names) or "" in names:
@@ -154,8 +185,7 @@ class Sample:
 
         UsageError for an unknown operator, direction or dtype, a vector of another length, or no repetition.
         """
-        ordered = sorted(repetitions, key=lambda repetition: repetition.index)
-        durations_us = [repetition.time_us for repetition in ordered]
+        durations_us = [time_us for _, time_us, *_ in sorted(repetition_rows(repetitions), key=itemgetter(0))]
         flops, moved_bytes = _cost(details)
         return cls(
             time_us=middle_five_mean_us(durations_us),
@@ -164,7 +194,7 @@ class Sample:
             statistic=MIDDLE_FIVE_OF_TEN,
             flops=flops,
             moved_bytes=moved_bytes,
-            repetitions=tuple(ordered),
+            repetitions=repetitions,
             **details,  # type: ignore[arg-type]  # `vector` and `flags` become tuples
         )
 
@@ -187,9 +217,17 @@ class Sample:
 def sample_digest(
     columns: Mapping[str, Any], repetitions: Iterable[Any], flags: Sequence[tuple[str, str]]
 ) -> str:
-    """The id of a sample with these columns, vector as a list; repetitions are records, or rows with their fields."""
-    listed = [[r.index, r.time_us, r.start_us, r.kernels] for r in repetitions]
-    return record_digest("sample", {**columns, "repetitions": listed, "flags": flags})
+    """The id of a sample with these columns, vector as a list; `repetitions` as `repetition_rows` takes them."""
+    return record_digest(
+        "sample", {**columns, "repetitions": list(repetition_rows(repetitions)), "flags": flags}
+    )
+
+
+def repetition_rows(repetitions: Iterable[Any]) -> Iterable[tuple[int, float, float, Sequence[Kernel]]]:
+    """Index, time, start and kernels of records, or of rows with their fields."""
+    if isinstance(repetitions, Repetitions):
+        return repetitions.rows()
+    return ((r.index, r.time_us, r.start_us, r.kernels) for r in repetitions)
 
 
 SAMPLE_COLUMNS = tuple(f.name for f in fields(Sample) if f.name not in ("repetitions", "flags"))

@@ -7,8 +7,9 @@ start of the trace.
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from itertools import islice
 from typing import Any, ClassVar, NamedTuple
 
 from kernelcast.runtime.bundle.fingerprint import (
@@ -190,6 +191,35 @@ class TracedEvent(NamedTuple):
     repetition: int | None = None
 
 
+Columns = Sequence[Sequence[Any]]
+"""Events as a list for each field of `TracedEvent`, in that order."""
+
+
+class EventColumns(Iterable[TracedEvent]):
+    """Events that are held as columns."""
+
+    def batches(self) -> Iterator[Columns]:
+        """All events, many at a time."""
+        raise NotImplementedError
+
+    def __iter__(self) -> Iterator[TracedEvent]:
+        for columns in self.batches():
+            yield from map(TracedEvent, *columns)
+
+
+EVENTS_AT_ONCE = 10_000
+
+
+def batches(events: Iterable[TracedEvent]) -> Iterator[Columns]:
+    """The events as columns, many at a time."""
+    if isinstance(events, EventColumns):
+        yield from events.batches()
+        return
+    left = iter(events)
+    while part := list(islice(left, EVENTS_AT_ONCE)):
+        yield list(zip(*part, strict=True))
+
+
 CUT = " (cut)"
 """Ends the name of a step before whose end the recording ended."""
 
@@ -267,8 +297,8 @@ class Timeline:
     def id(self) -> str:
         """Digest of trace, steps and events."""
         digest = TimelineDigest(self)
-        for kind, *values, _, _ in self.events:
-            digest.add(kind, values)
+        for columns in batches(self.events):
+            digest.add(columns)
         return digest.id
 
 
@@ -279,13 +309,21 @@ class TimelineDigest:
         self._digest = hashlib.sha256(json.dumps([timeline.trace_id, timeline.steps]).encode())
         self._ids: dict[int, tuple[str, EventKind]] = {}  # by identity, which is quicker than by content
 
-    def add(self, kind: EventKind, values: list[Any]) -> str:
-        """Add the next event, `values` without its sample; returns the id of its kind."""
-        known = self._ids.get(id(kind))
-        if known is None:
-            known = self._ids[id(kind)] = kind.id, kind
-        self._digest.update(f"{known[0]} {values!r}\n".encode())
-        return known[0]
+    def add(self, columns: Columns) -> list[str]:
+        """Add the next events; returns the ids of their kinds."""
+        kinds, *values, _, _ = columns
+        known = self._ids
+        known |= {
+            id(kind): (kind.id, kind)
+            for kind in {id(one): one for one in kinds}.values()
+            if id(kind) not in known
+        }
+        ids = [known[id(kind)][0] for kind in kinds]
+        rows = map(list, zip(*values, strict=True))
+        self._digest.update(
+            "".join([f"{one} {row!r}\n" for one, row in zip(ids, rows, strict=True)]).encode()
+        )
+        return ids
 
     @property
     def id(self) -> str:

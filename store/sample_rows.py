@@ -8,7 +8,7 @@ from typing import Any
 
 from kernelcast.runtime.bundle.fingerprint import canonical_json
 from kernelcast.store.canonical import future_problem
-from kernelcast.store.records import Kernel, Repetition, Sample, sample_digest
+from kernelcast.store.records import Kernel, Repetition, Sample, repetition_rows, sample_digest
 from kernelcast.store.rows import Numbers, Row, id_problem, insert, json_value, rows
 from kernelcast.store.sqlite_errors import NO_RECORD
 
@@ -100,7 +100,7 @@ class SampleWriter:
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
-        self._names = Numbers(connection, "kernel_name", "name")
+        self._names, self._numbers = Numbers(connection, "kernel_name", "name"), dict[str, int | None]()
         self._repetitions: list[tuple[Any, ...]] = []
         self._kernels: list[tuple[Any, ...]] = []
         self._flags: list[tuple[Any, ...]] = []
@@ -111,13 +111,13 @@ class SampleWriter:
         if number is None:
             return False
         self._flags.extend((number, flag, detail) for flag, detail in sample.flags)
-        number_of = self._names.find
-        for r in sample.repetitions:
-            self._repetitions.append((number, r.index, r.time_us, r.start_us))
-            self._kernels.extend(
-                (number, r.index, sequence, number_of(name, {"name": name}), start_us, duration_us, stream)
-                for sequence, (name, start_us, duration_us, stream) in enumerate(r.kernels)
-            )
+        numbers, add_kernel = self._numbers, self._kernels.append
+        for index, time_us, from_us, kernels in repetition_rows(sample.repetitions):
+            self._repetitions.append((number, index, time_us, from_us))
+            for sequence, (name, start_us, duration_us, stream) in enumerate(kernels):
+                if name not in numbers:
+                    numbers[name] = self._names.find(name, {"name": name})
+                add_kernel((number, index, sequence, numbers[name], start_us, duration_us, stream))
         if len(self._kernels) + len(self._repetitions) + len(self._flags) >= _ROWS_AT_ONCE:
             self.flush()
         return True

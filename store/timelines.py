@@ -3,11 +3,15 @@
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from itertools import repeat
 from typing import Any
 
 from kernelcast.store.rows import Numbers, id_problem, insert
 from kernelcast.store.runs import (
+    EVENTS_AT_ONCE,
     KIND_COLUMNS,
+    Columns,
+    EventColumns,
     EventKind,
     HostTime,
     LostCollective,
@@ -18,6 +22,7 @@ from kernelcast.store.runs import (
     TraceClock,
     TracedEvent,
     TracedStep,
+    batches,
 )
 
 # Rows that are tuples, by table.
@@ -96,51 +101,56 @@ def _write_events(
     sample_numbers: dict[str, int | None] = {"": None}
     sample_numbers |= {str(place): samples.find(sample_id) for place, sample_id in enumerate(sample_ids)}
     scope_numbers: dict[str, int | None] = {"": None}
-
-    def rows() -> Iterator[tuple[object, ...]]:
-        values: list[Any]
-        for sequence, (kind, *values, sample_id, repetition) in enumerate(events):
-            if (kind_id := digest.add(kind, values)) not in kind_numbers:
+    names = "kind_number, start_ns, duration_ns, exposed_ns, idle_ns, late_ns, device, stream, step, launch_ns, call"
+    statement = (
+        f"INSERT INTO traced_event (timeline_number, sequence, {names}, correlation, scope_number, sample_number,"
+        f" repetition_index) VALUES ({', '.join('?' * 17)})"
+    )
+    done = 0
+    for columns in batches(events):
+        listed, *values, scope, sample_id, repetition = columns
+        ids = digest.add(columns)
+        for kind_id, kind in dict(zip(ids, listed, strict=True)).items():
+            if kind_id not in kind_numbers:
                 row = {name.rstrip("_"): getattr(kind, name) for name in _KIND_FIELDS}
                 kind_numbers[kind_id] = kinds.find(kind_id, {"id": kind_id, **row})
-            scope = values.pop()
-            if scope not in scope_numbers:
-                scope_numbers[scope] = scopes.find(scope, {"name": scope})
-            if sample_id not in sample_numbers:
-                sample_numbers[sample_id] = samples.find(sample_id)
-            yield (
-                number,
-                sequence,
-                kind_numbers[kind_id],
-                *values,
-                scope_numbers[scope],
-                sample_numbers[sample_id],
-                repetition,
-            )
-
-    columns = "kind_number, start_ns, duration_ns, exposed_ns, idle_ns, late_ns, device, stream, step, launch_ns, call"
-    connection.executemany(
-        f"INSERT INTO traced_event (timeline_number, sequence, {columns}, correlation, scope_number, sample_number,"
-        f" repetition_index) VALUES ({', '.join('?' * 17)})",
-        rows(),
-    )
+        scope_numbers |= {
+            name: scopes.find(name, {"name": name})
+            for name in dict.fromkeys(scope)
+            if name not in scope_numbers
+        }
+        sample_numbers |= {one: samples.find(one) for one in set(sample_id) if one not in sample_numbers}
+        rows = zip(
+            repeat(number),
+            range(done, done + len(ids)),
+            map(kind_numbers.__getitem__, ids),
+            *values,
+            map(scope_numbers.__getitem__, scope),
+            map(sample_numbers.__getitem__, sample_id),
+            repetition,
+            strict=False,
+        )
+        connection.executemany(statement, rows)
+        done += len(ids)
 
 
 @dataclass(frozen=True, slots=True)
-class _StoredEvents:
+class _StoredEvents(EventColumns):
     connection: sqlite3.Connection
     number: int
 
-    def __iter__(self) -> Iterator[TracedEvent]:
+    def batches(self) -> Iterator[Columns]:
         kinds = {number: kind for number, _, kind in stored_kinds(self.connection, self.number)}
-        for kind_number, *values in self.connection.execute(
+        found = self.connection.execute(
             "SELECT kind_number, start_ns, duration_ns, exposed_ns, idle_ns, late_ns, device, stream, step, launch_ns,"
             " call, correlation, coalesce(event_scope.name, ''), coalesce(sample.id, ''), repetition_index"
             " FROM traced_event LEFT JOIN event_scope ON event_scope.number = scope_number"
             " LEFT JOIN sample ON sample.number = sample_number WHERE timeline_number = ? ORDER BY sequence",
             (self.number,),
-        ):
-            yield TracedEvent(kinds[kind_number], *values)
+        )
+        while part := found.fetchmany(EVENTS_AT_ONCE):
+            numbers, *columns = zip(*part, strict=True)
+            yield [[kinds[number] for number in numbers], *columns]
 
 
 def stored_kinds(

@@ -133,8 +133,8 @@ def _causes(*runs: _PerStep) -> tuple[DifferenceCause, ...]:
         {work: float(ms.sum() / run.steps.sum()) for work, ms in run.totals_ms.items()} for run in runs
     ]
     one, two = (
-        {work: (count, ms[work]) for work, count in run.launches.items()}
-        for run, ms in zip(runs, means_ms, strict=True)
+        {work: (run.launches.get(work, 0.0), ms) for work, ms in means.items() if work not in (IDLE, LOADER)}
+        for run, means in zip(runs, means_ms, strict=True)
     )
     idle_ms, loader_ms = ([ms.get(work, 0.0) for ms in means_ms] for work in (IDLE, LOADER))
     by_steps = dict[Work, Floats]()
@@ -192,10 +192,7 @@ def _per_step(database: Database, run_id: str) -> _PerStep:
         count_of[Work(*about)] += launches / steps
         totals_ms[Work(*about)][places[group]] += own_ms
         if waited_ms:
-            gap = _gap(before, scope)
-            totals_ms[gap][places[group]] += waited_ms
-            if gap != IDLE:
-                count_of[gap] += 0
+            totals_ms[_gap(before, scope)][places[group]] += waited_ms
         inside = scope.split(_INSIDE) if scope else []
         modules = {_INSIDE.join(inside[: level + 1]) for level in range(len(inside))}
         operators = {f"{operator} ({direction})" if direction else operator} if operator else set[str]()

@@ -1,17 +1,13 @@
 """A call of a trace as an operator of the table at a workload, or the reason why it is none."""
 
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
+from pathlib import Path
 
-DTYPES: Mapping[str, str] = {
-    # as the profiler writes the types of tensors …
-    "float": "float32", "double": "float64", "c10::Half": "float16", "c10::BFloat16": "bfloat16",
-    "c10::Float8_e4m3fn": "float8_e4m3fn", "c10::Float8_e5m2": "float8_e5m2",
-    "c10::Float8_e4m3fnuz": "float8_e4m3fnuz", "c10::Float8_e5m2fnuz": "float8_e5m2fnuz",
-    # … and of messages
-    "Float": "float32", "Double": "float64", "Half": "float16", "BFloat16": "bfloat16",
-}  # fmt: skip
+_DATA = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+DTYPES: Mapping[str, str] = _DATA["dtypes"]
 """The profiler's names of element types, and torch's."""
 
 
@@ -43,11 +39,7 @@ OTHER_SHAPE = Unrecognised("shapes that the operator here does not have")
 NO_SHAPES = Unrecognised("shapes were not recorded (record_shapes)")
 NO_TYPE = Unrecognised("its element type is none of a training step")
 
-# Positions of the two factors among the inputs.
-_FACTORS = {
-    "aten::mm": (0, 1), "aten::addmm": (1, 2), "aten::bmm": (0, 1), "aten::baddbmm": (1, 2),
-    "aten::_scaled_mm": (0, 1), "aten::_addmm_activation": (1, 2), "aten::_int_mm": (0, 1),
-}  # fmt: skip
+_FACTORS: Mapping[str, tuple[int, int]] = _DATA["factors"]
 _LINEAR = "aten::linear"
 
 

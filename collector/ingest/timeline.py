@@ -22,7 +22,7 @@ from kernelcast.collector.traces.events import NO_ID, Events, Floats, Integers
 from kernelcast.collector.traces.kineto import Trace
 from kernelcast.runtime.operators import Direction
 from kernelcast.store import EventKind, TracedEvent, TracedStep
-from kernelcast.store.runs import CUT
+from kernelcast.store.runs import CUT, EVENTS_AT_ONCE, Columns, EventColumns
 
 RECOMPUTATION = "recomputation"
 """Direction of an event that computes a forward pass again; its sample is one of a forward pass."""
@@ -39,7 +39,7 @@ _BYTES = {
 
 
 @dataclass(frozen=True, slots=True)
-class StoredEvents:
+class StoredEvents(EventColumns):
     """Events of a timeline as columns, int64 [events] each in the order of `TracedEvent`; `NO_ID` stands for None.
 
     Kinds, scopes and samples are positions; an event's sample is its position as a text.
@@ -49,19 +49,20 @@ class StoredEvents:
     scopes: Sequence[str]
     columns: Sequence[Integers]
 
-    def __iter__(self) -> Iterator[TracedEvent]:
+    def batches(self) -> Iterator[Columns]:
         sample_ids = [*map(str, range(int(self.columns[_SAMPLE].max(initial=-1)) + 1)), ""]
-        for first in range(0, len(self.columns[0]), _AT_ONCE):
-            part: list[list[Any]] = [column[first : first + _AT_ONCE].tolist() for column in self.columns]
+        for first in range(0, len(self.columns[0]), EVENTS_AT_ONCE):
+            part: list[list[Any]] = [
+                column[first : first + EVENTS_AT_ONCE].tolist() for column in self.columns
+            ]
             part[0] = [self.kinds[number] for number in part[0]]
             part[_SCOPE] = [self.scopes[number] for number in part[_SCOPE]]
             part[_SAMPLE] = [sample_ids[number] for number in part[_SAMPLE]]
             for optional in _OPTIONAL:
                 part[optional] = [None if value == NO_ID else value for value in part[optional]]
-            yield from map(TracedEvent, *part)
+            yield part
 
 
-_AT_ONCE = 10_000
 _SCOPE, _SAMPLE = (TracedEvent._fields.index(name) for name in ("scope", "sample_id"))
 _OPTIONAL = [
     TracedEvent._fields.index(name)

@@ -74,8 +74,12 @@ _OF_DEVICE = *_ANY, "stream", "device", "moved_bytes", "grid", "block", "registe
 
 
 def _decoder_of(*names: str) -> msgspec.json.Decoder[Any]:
-    fields = [(name, Any if name in _IDS else _TEXT, msgspec.UNSET) for name in (*names, *_IDS)]
-    return msgspec.json.Decoder(msgspec.defstruct("_Used", fields, rename=_NAMES.get, gc=False))
+    fields = [
+        (name, Any, NO_ID) if name in _IDS else (name, _TEXT, msgspec.UNSET) for name in (*names, *_IDS)
+    ]
+    return msgspec.json.Decoder(
+        msgspec.defstruct("_Used", fields, rename=_NAMES.get, gc=False, omit_defaults=True)
+    )
 
 
 _WHOLE_DECODER = _decoder_of(*(field.name for field in msgspec.structs.fields(Arguments)))
@@ -84,7 +88,7 @@ _DECODERS = {
     **dict.fromkeys(DEVICE_CATEGORIES, _decoder_of(*_OF_DEVICE)),
 }
 _LAUNCH_DECODER: msgspec.json.Decoder[Any] = msgspec.json.Decoder(
-    msgspec.defstruct("_Launch", [("correlation", Any, None)], frozen=True, gc=False)
+    msgspec.defstruct("_Launch", [("correlation", Any, NO_ID)], frozen=True, gc=False)
 )
 _ENCODER = msgspec.json.Encoder()
 _DECODER = msgspec.json.Decoder(Arguments)
@@ -107,8 +111,8 @@ def decoded(raw_arguments: bytes) -> Arguments:
         return _NONE
 
 
-def divided(raw: msgspec.Raw, category: str) -> tuple[bytes, int, int, int]:
-    """The used arguments without ids, and External id, sequence number and correlation id; `NO_ID` where missing.
+def divided(raw: msgspec.Raw, category: str) -> tuple[bytes, Any, Any, Any]:
+    """The used arguments without ids, and External id, sequence number and correlation id as they are (`id_of`).
 
     Torch 1.8 wrote External ids of kernels in lower case.
     """
@@ -119,16 +123,16 @@ def divided(raw: msgspec.Raw, category: str) -> tuple[bytes, int, int, int]:
     except _UNREADABLE:
         return NO_ARGUMENTS, NO_ID, NO_ID, NO_ID
     external_id, sequence, correlation = used.external_id, used.sequence_number, used.correlation
-    if category in DEVICE_CATEGORIES and type(external_id) is not int:
+    if (external_id is NO_ID or type(external_id) is not int) and category in DEVICE_CATEGORIES:
         external_id = used.old_external_id
-    used.external_id = used.old_external_id = used.sequence_number = used.correlation = msgspec.UNSET
-    return _ENCODER.encode(used), id_of(external_id), id_of(sequence), id_of(correlation)
+    used.external_id = used.old_external_id = used.sequence_number = used.correlation = NO_ID
+    return _ENCODER.encode(used), external_id, sequence, correlation
 
 
-def launch_id(raw: msgspec.Raw) -> int:
-    """The correlation id of a launch."""
+def launch_id(raw: msgspec.Raw) -> Any:
+    """The correlation id of a launch, as it is (`id_of`)."""
     try:
-        return id_of(_LAUNCH_DECODER.decode(raw).correlation)
+        return _LAUNCH_DECODER.decode(raw).correlation
     except _UNREADABLE:
         return NO_ID
 

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from kernelcast.collector.traces.arguments import divided, launch_id
+from kernelcast.collector.traces.arguments import divided, id_of, launch_id
 from kernelcast.collector.traces.events import (
     ANNOTATION_CATEGORY,
     DEVICE_CATEGORIES,
@@ -194,20 +194,27 @@ class _Kept:
         kinds, places, known = self._texts
         self._numbers[0].extend([kinds.setdefault((line.category, line.name), len(kinds)) for line in kept])
         self._numbers[1].extend([places.setdefault((line.pid, line.tid), len(places)) for line in kept])
-        arguments: list[tuple[int, ...]] = []
+        texts: list[int] = []
+        ids: tuple[list[Any], ...] = [], [], []
+        add_text, add_external, add_sequence, add_correlation = texts.append, *(one.append for one in ids)
         for line in kept:
+            text, external_id, sequence = 0, NO_ID, NO_ID
             category = _OLD_CATEGORIES.get(line.category, line.category)
             if category in LAUNCH_CATEGORIES:
-                arguments.append((0, NO_ID, NO_ID, launch_id(line.raw_arguments)))
+                correlation = launch_id(line.raw_arguments)
             elif category in _WITH_ARGUMENTS:
-                text, *ids = divided(line.raw_arguments, category)
-                arguments.append((known.setdefault(text, len(known)), *ids))
+                found, external_id, sequence, correlation = divided(line.raw_arguments, category)
+                text = known.setdefault(found, len(known))
             else:
-                arguments.append((0, NO_ID, NO_ID, NO_ID))
-        for column, numbers in zip(
-            (self._numbers[2], *self._ids), zip(*arguments, strict=True), strict=False
-        ):
-            column.extend(numbers)
+                correlation = NO_ID
+            add_text(text)
+            add_external(external_id)
+            add_sequence(sequence)
+            add_correlation(correlation)
+        self._numbers[2].extend(texts)
+        for column, values in zip(self._ids, ids, strict=True):
+            are_whole = set(map(type, values)) == {int} and min(values) >= NO_ID and max(values) < -NO_ID
+            column.extend(values if are_whole else map(id_of, values))
 
     def events(self) -> Events:
         """The events, with the present names of old categories; steps were operators then."""

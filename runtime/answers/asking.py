@@ -6,7 +6,14 @@ from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
 from kernelcast.runtime.answers.predictor import Answer, Predictor
-from kernelcast.runtime.answers.sources import Source, added_half_width, left_out, source_of, widened
+from kernelcast.runtime.answers.sources import (
+    Source,
+    added_half_width,
+    at_least,
+    left_out,
+    source_of,
+    widened,
+)
 from kernelcast.runtime.answers.warnings import (
     LARGE_ERROR,
     AnswerWarning,
@@ -195,7 +202,7 @@ class OperatorTimes:
 
 
 def question(call: Call) -> Question:
-    return call.key, call.shape, call.role
+    return (call.operator, call.direction), call.shape, call.role
 
 
 def ask(
@@ -281,8 +288,9 @@ def _ask_one(
                 added = added_half_width(entry, vector, "" if source.is_foreign else role)
                 added += source.log_half_width + (0.0 if ratio is None else ratio.log_half_width)
                 answer = widened(answer, added)
-            time_us, low_us, high_us = (max(factor * end, least_us) for end in answer)
-            found.answers[one] = (time_us, low_us, high_us)
+            time_us, low_us, high_us = answer
+            answer = factor * time_us, factor * low_us, factor * high_us
+            found.answers[one] = at_least(answer, least_us) if least_us else answer
             found.sources[one] = answered_by
 
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from kernelcast.runtime.answers.asking import KernelChange, OperatorTimes, Question, ask, measured_device
 from kernelcast.runtime.answers.collective_times import Collectives, scaled_entries
 from kernelcast.runtime.answers.predictor import Answer, Predictor
+from kernelcast.runtime.answers.sources import at_least
 from kernelcast.runtime.answers.uncertainty import drawn_times
 from kernelcast.runtime.answers.warnings import extended_warning, fabric_warning
 from kernelcast.runtime.bundle.calibration import Factors, factor_of
@@ -43,7 +44,6 @@ def cap_by_device(bundle: Bundle, found: OperatorTimes, power_limit_w: float = 0
     if device is None or trained_in not in ELEMENT_BYTES:
         return
     slower = 1 / clock_scale(device, power_limit_w)
-    held_in = {one: sustained_flops_per_s(device, one, power_limit_w) for one in ELEMENT_BYTES}
     for one, answer in found.answers.items():
         (operator, direction), vector, role = one
         if role == TRANSPOSITION and device.architecture == "Blackwell":
@@ -53,7 +53,7 @@ def cap_by_device(bundle: Bundle, found: OperatorTimes, power_limit_w: float = 0
         if row.is_collective or math.isnan(answer[0]):
             continue
         dtype = row.dtype_in(trained_in)
-        held = held_in[dtype]
+        held = _held_flops_per_s(device.name, dtype, power_limit_w)
         least_us, flops, is_computing = _least(device.name, operator, direction, vector, dtype)
         source = found.sources.get(one, (operator, direction))
         if source[0] != operator:
@@ -66,6 +66,12 @@ def cap_by_device(bundle: Bundle, found: OperatorTimes, power_limit_w: float = 0
             time_us, low_us, high_us = answer
             answer = (slower * time_us, slower * low_us, slower * high_us)
         found.answers[one] = at_least(answer, least_us)
+
+
+@lru_cache(maxsize=1 << 8)
+def _held_flops_per_s(device_name: str, dtype: str, power_limit_w: float) -> float | None:
+    device = device_named(device_name)
+    return None if device is None else sustained_flops_per_s(device, dtype, power_limit_w)
 
 
 @lru_cache(maxsize=1 << 13)  # steps of similar layouts ask for the same workloads
@@ -105,14 +111,6 @@ def cap_by_links(bundle: Bundle, found: OperatorTimes) -> None:
         least_of = least_us(operator, sizes, Setting(fabric=node, nodes=1, gpus_per_node=size))
         for one, least in zip(questions, least_of.tolist(), strict=True):
             found.answers[one] = at_least(found.answers[one], least)
-
-
-def at_least(answer: Answer, least_us: float) -> Answer:
-    """An answer whose time and interval are not below `least_us`; one that is not known stays so."""
-    if math.isnan(answer[0]):
-        return answer
-    time_us, low_us, high_us = (max(one, least_us) for one in answer)
-    return time_us, low_us, high_us
 
 
 _UNKNOWN: Answer = (math.nan, math.nan, math.nan)

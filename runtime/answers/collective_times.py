@@ -115,9 +115,12 @@ class CollectiveSource:
         spread = _spread(found, setting)
         least = least_us(key[0], size, setting)
         # Where rows say what the links reach, the range over other fabrics does not matter.
-        range_end = 0.0 if found.is_corrected(setting) else 1.0
-        low = np.clip(found.time_us(size, setting, quality=range_end) / spread.low, least, usual)
-        high = np.maximum(found.time_us(size, setting, quality=-range_end) * spread.high, usual)
+        best, worst = (
+            (usual, usual)
+            if found.is_corrected(setting)
+            else (found.time_us(size, setting, quality=end) for end in (1.0, -1.0))
+        )
+        low, high = np.clip(best / spread.low, least, usual), np.maximum(worst * spread.high, usual)
         return list(zip(usual.tolist(), low.tolist(), high.tolist(), strict=True))
 
     def least_us(self, key: Key, entries: Sequence[float], setting: Setting) -> NDArray[np.float64]:

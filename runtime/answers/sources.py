@@ -9,7 +9,8 @@ whole roles. The error there is mostly that of a slope, and grows in log(time) w
 """
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import lru_cache
 from typing import Protocol
 
 from kernelcast.runtime.bundle.regressor_entry import PRIOR, Layout, RegressorEntry
@@ -183,16 +184,23 @@ def _folded(vector: Vector, entry: RegressorEntry) -> Vector:
 
 
 def is_answered(row: Operator, entries: Collection[Key]) -> bool:
-    return all(source_of((row.name, direction), entries) for direction in row.directions)
+    keys = ((row.name, direction) for direction in row.directions)
+    return all(key in entries or source_of(key, entries) for key in keys)
 
 
-def _within(ranges: Sequence[tuple[float, float]], elements: float) -> Vector:
+def _within(ranges: tuple[tuple[float, float], ...], elements: float) -> Vector:
     """A workload inside the trained ranges whose features multiply to about `elements`."""
+    lows, spans = _logarithms(ranges)
+    wanted, whole = math.log(max(1.0, elements)) - sum(lows), sum(spans)
+    share = min(1.0, max(0.0, wanted / whole)) if whole > 0 else 0.0
+    return tuple([round(math.exp(low + share * span)) for low, span in zip(lows, spans, strict=True)])
+
+
+@lru_cache(maxsize=1 << 8)
+def _logarithms(ranges: tuple[tuple[float, float], ...]) -> tuple[list[float], list[float]]:
+    """Of the lower ends, and from end to end."""
     lows = [math.log(max(1.0, low)) for low, _ in ranges]
-    spans = [math.log(max(1.0, high)) - low for (_, high), low in zip(ranges, lows, strict=True)]
-    wanted = math.log(max(1.0, elements)) - sum(lows)
-    share = min(1.0, max(0.0, wanted / sum(spans))) if sum(spans) > 0 else 0.0
-    return tuple(round(math.exp(low + share * span)) for low, span in zip(lows, spans, strict=True))
+    return lows, [math.log(max(1.0, high)) - low for (_, high), low in zip(ranges, lows, strict=True)]
 
 
 def left_out(keys: Collection[Key], entries: Mapping[Key, RegressorEntry]) -> frozenset[str]:
@@ -236,7 +244,7 @@ class TrainingRows(Protocol):
     def layouts(self) -> tuple[Layout, ...]: ...
 
 
-def exceeded(entry: TrainingRows, vector: Sequence[float]) -> Iterator[Exceeded]:
+def exceeded(entry: TrainingRows, vector: Sequence[float]) -> list[Exceeded]:
     """The features of a workload outside the trained range, without the layout of a collective.
 
     Where a bundle does not record the range of elements, every feature of an elementwise operator counts.
@@ -248,9 +256,11 @@ def exceeded(entry: TrainingRows, vector: Sequence[float]) -> Iterator[Exceeded]
         asked = list(zip(entry.features, vector, entry.training_range, strict=True))
         if entry.layouts:
             asked = asked[:-LAYOUT_FEATURES]
-    for feature, value, (low, high) in asked:
-        if not low / (1 + TOLERANCE) <= value <= high * (1 + TOLERANCE):
-            yield Exceeded(feature=feature, asked=value, minimum=low, maximum=high)
+    return [
+        Exceeded(feature=feature, asked=value, minimum=low, maximum=high)
+        for feature, value, (low, high) in asked
+        if not low / (1 + TOLERANCE) <= value <= high * (1 + TOLERANCE)
+    ]
 
 
 def is_unmeasured_layout(entry: TrainingRows, vector: Sequence[float]) -> bool:
@@ -263,6 +273,7 @@ OTHER_LINKS_LOG_HALF_WIDTH = math.log(10.0)
 (shipped/devices.toml, shipped/fabrics)."""
 MOST_TIMES = 1000.0
 """No interval is widened beyond this factor, up and down."""
+_MOST_LOG = math.log(MOST_TIMES)
 
 Answer = tuple[float, float, float]
 
@@ -314,4 +325,12 @@ def widened(answer: Answer, added: float) -> Answer:
 
 
 def _spread(factor: float, added: float) -> float:
-    return max(factor, math.exp(min(math.log(MOST_TIMES), math.log(factor) + added)))
+    return max(factor, math.exp(min(_MOST_LOG, math.log(factor) + added)))
+
+
+def at_least(answer: Answer, least_us: float) -> Answer:
+    """An answer whose time and interval are not below `least_us`; one that is not known stays so."""
+    if math.isnan(answer[0]):
+        return answer
+    time_us, low_us, high_us = answer
+    return max(time_us, least_us), max(low_us, least_us), max(high_us, least_us)

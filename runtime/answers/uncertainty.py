@@ -87,6 +87,10 @@ class StepErrors:
     sources: tuple[ErrorsOfSource, ...] = ()
     carried: tuple[CarriedError, ...] = ()
 
+    def __hash__(self) -> int:
+        # What is drawn of them is looked up for every answer: all of them take longer.
+        return hash(self.sources[:1])
+
     def of(self, timeline: str) -> Self:
         return replace(self, sources=tuple(one for one in self.sources if one.timeline == timeline))
 

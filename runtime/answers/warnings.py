@@ -20,7 +20,7 @@ from kernelcast.runtime.answers.sources import (
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint
 from kernelcast.runtime.bundle.regressor_entry import Layout, RegressorEntry
 from kernelcast.runtime.bundle.transfer import Transfer
-from kernelcast.runtime.dataclass import dataclass, field, replace
+from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.operators import Key
 from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.step.update import MEASURED, moved_share
@@ -60,10 +60,13 @@ class AnswerWarning:
     topic: str
     message: str
     brief: str
-    values: Mapping[str, Any] = field(hash=False)
+    values: Mapping[str, Any]
     severity: float = 1.0
     is_assumption: bool = False
     is_part: bool = False
+
+    def __hash__(self) -> int:
+        return hash(self.message)
 
     def __str__(self) -> str:
         return self.message
@@ -83,14 +86,19 @@ def _texts() -> Mapping[str, Any]:
 
 
 def warning_of(
-    name: str, values: Mapping[str, Any], *, severity: float = 1.0, kind: str = "", **words: object
+    name: str,
+    values: Mapping[str, Any],
+    *,
+    severity: float = 1.0,
+    kind: str = "",
+    is_assumption: bool = False,
+    is_part: bool = False,
+    **words: object,
 ) -> AnswerWarning:
     """The warning of a row of warnings.toml (of some `kind`), whose texts have the `values` and further `words`."""
-    row = _texts()[name][kind] if kind else _texts()[name]
-    topic, message, brief = (
-        row[part].format_map({**values, **words}) for part in ("topic", "message", "brief")
-    )
-    return AnswerWarning(Cause(row["cause"]), topic, message, brief, values, severity=severity)
+    row, words = _texts()[name][kind] if kind else _texts()[name], {**values, **words}
+    topic, message, brief = (row[part].format_map(words) for part in ("topic", "message", "brief"))
+    return AnswerWarning(Cause(row["cause"]), topic, message, brief, values, severity, is_assumption, is_part)
 
 
 def range_warnings(
@@ -198,8 +206,15 @@ def substitute_warning(source: Source) -> AnswerWarning:
     kind = next(name for name, holds in kinds.items() if holds)
     share = {1.0: "", 0.5: "half of "}.get(source.factor, f"{source.factor:g} times ")
     values = {**_of_key(source.key), "kind": "substitute", "source": by, "factor": source.factor}
-    found = warning_of("substitute", values, kind=kind, share=share, other=other)
-    return replace(found, is_assumption=source.is_assumption, is_part=source.is_part)
+    return warning_of(
+        "substitute",
+        values,
+        kind=kind,
+        share=share,
+        other=other,
+        is_assumption=source.is_assumption,
+        is_part=source.is_part,
+    )
 
 
 def optimizer_warning(layout: Parallelism) -> AnswerWarning | None:
@@ -209,7 +224,7 @@ def optimizer_warning(layout: Parallelism) -> AnswerWarning | None:
         return None
     factor = moved_share(kind, states)
     values = {"operator": "adam", "kind": "optimizer", "optimizer": kind, "states": states, "factor": factor}
-    return replace(warning_of("optimizer", values), is_assumption=True)
+    return warning_of("optimizer", values, is_assumption=True)
 
 
 def devices_warning(devices: int) -> AnswerWarning | None:

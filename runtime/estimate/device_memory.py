@@ -3,7 +3,7 @@
 import math
 import tomllib
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 from kernelcast.runtime.bundle.file import Bundle
@@ -63,7 +63,7 @@ def memory_spread(has_experts: bool) -> MemorySpread:
     return MemorySpread(low=table["low"], middle=table["middle"], high=table["high"])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Memory:
     """Memory needed per device of each stage, and a device's, None if unknown, from `source` ("asked", "bundle",
     "unknown"). Training cannot use `reserved_bytes` and what NCCL's `communicators` take, by group. `spread` is how far
@@ -100,12 +100,12 @@ class Memory:
             return "may fit"
         return "fits" if self.fits else "does not fit"
 
-    @property
+    @cached_property
     def largest_bytes(self) -> int:
         """Memory needed on the fullest device."""
         return max(stage.total_bytes for stage in self.stages)
 
-    @property
+    @cached_property
     def usable_bytes(self) -> int | None:
         """Memory of a device that torch's allocator can use; None if its size is unknown."""
         if self.gpu_memory_bytes is None:

@@ -155,7 +155,7 @@ def share_of(questions: Collection[Question], times_s: Mapping[Question, float])
     if not questions or whole_s <= 0:
         return None
     # An exact sum: the order of a set differs between processes, the answer must not.
-    return min(1.0, fsum(times_s.get(one, 0.0) for one in questions) / whole_s)
+    return min(1.0, fsum(filter(None, map(times_s.get, questions))) / whole_s)
 
 
 def grouped(
@@ -285,8 +285,9 @@ def known_shares(
         elif warning.cause is Cause.TRANSFERRED:
             transferred.update(questions)
     whole_s = fsum(times_s.values()) or 1.0
-    assumed_s = fsum(times_s.get(one, 0.0) for one in assumed)
-    transferred_s = fsum(times_s.get(one, 0.0) for one in transferred - assumed)
+    assumed_s, transferred_s = (
+        fsum(filter(None, map(times_s.get, own))) for own in (assumed, transferred - assumed)
+    )
     return KnownShares(
         measured=max(0.0, 1 - (assumed_s + transferred_s) / whole_s),
         transferred=transferred_s / whole_s,

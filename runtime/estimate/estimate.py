@@ -303,34 +303,35 @@ class Estimate:
     @property
     def operators(self) -> tuple[OperatorRow, ...]:
         """The calls of every stage; a new tuple at each access."""
-        return tuple(self._rows())
+        return tuple(OperatorRow(**row) for row in self._rows())
 
-    def _rows(self) -> Iterator[OperatorRow]:
+    def _rows(self, plain: bool = False) -> Iterator[dict[str, Any]]:
+        """The fields of `OperatorRow`; `plain` as JSON has them."""
         for stage in range(len(self.parts.stages)):
             for component, call in self.parts.calls(stage):
                 answer = self.answers.get(question(call))
                 if answer is None:  # left out of the sum
                     continue
                 time_us, low_us, high_us = answer
-                yield OperatorRow(
-                    stage=stage,
-                    component=component,
-                    operator=call.operator,
-                    role=call.role,
-                    direction=call.direction,
-                    vector=call.shape,
-                    count=call.count,
-                    time_us=time_us,
-                    low_us=low_us,
-                    high_us=high_us,
-                    total_s=call.count * time_us / _US_PER_S,
-                )
+                yield {
+                    "stage": stage,
+                    "component": str(component) if plain else component,
+                    "operator": call.operator,
+                    "role": call.role,
+                    "direction": str(call.direction) if plain else call.direction,
+                    "vector": list(call.shape) if plain else call.shape,
+                    "count": call.count,
+                    "time_us": time_us,
+                    "low_us": low_us,
+                    "high_us": high_us,
+                    "total_s": call.count * time_us / _US_PER_S,
+                }
 
     def to_pandas(self) -> DataFrame:
         """A row for each operator that a stage calls (`OperatorRow`; docs/python.md); UsageError without pandas."""
         from kernelcast.runtime.data_frame import data_frame
 
-        return data_frame(map(_row_values, self._rows()))
+        return data_frame(self._rows(plain=True))
 
     def _repr_html_(self) -> str:
         """HTML that a notebook shows."""
@@ -357,7 +358,7 @@ class Estimate:
                     for stage in memory.stages
                 ],
             },
-            "operators": [_row_values(row) for row in self._rows()],
+            "operators": list(self._rows(plain=True)),
             **plain_values(self, known="known", step_spread="spread", energy="energy"),
             **self.warning_values(),
             "model": {**asdict(self.model), "padded_vocabulary_size": self.padded_vocabulary_size},
@@ -371,19 +372,3 @@ class Estimate:
             "concurrency": plain_values(self, "processes_per_node", "answered_with"),
             "provenance": self.provenance.to_dict(),
         }
-
-
-def _row_values(row: OperatorRow) -> dict[str, Any]:
-    return {
-        "stage": row.stage,
-        "component": row.component.value,
-        "operator": row.operator,
-        "role": row.role,
-        "direction": row.direction.value,
-        "vector": list(row.vector),
-        "count": row.count,
-        "time_us": row.time_us,
-        "low_us": row.low_us,
-        "high_us": row.high_us,
-        "total_s": row.total_s,
-    }

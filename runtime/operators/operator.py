@@ -226,10 +226,12 @@ class Operator:
 
     def named(self, vector: Sequence[float]) -> dict[str, float]:
         """The entries of a workload vector by feature; UsageError where it has another length."""
-        if len(vector) != len(self.features):
+        try:
+            return dict(zip(self.features, vector, strict=True))
+        except ValueError:
             expected = ", ".join(self.features)
-            raise UsageError(f"{self.name}: workload vector has {len(vector)} entries, expected [{expected}]")
-        return dict(zip(self.features, vector, strict=True))
+            message = f"{self.name}: workload vector has {len(vector)} entries, expected [{expected}]"
+            raise UsageError(message) from None
 
 
 def roles(*rows: tuple[str, str, str]) -> Mapping[str, Role]:

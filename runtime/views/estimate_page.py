@@ -104,7 +104,6 @@ def headline(estimate: Estimate) -> Iterator[tuple[str, str, str]]:
     devices = estimate.parallelism.world_size
     yield "tokens/s", rate(estimate.tokens_per_s), f"{rate(estimate.tokens_per_s / devices)} per device"
     rate_text, peak = f"{amount(estimate.flops_per_s_per_device, 'FLOP/s')} per device", estimate.peak
-    rate_text, peak = f"{amount(estimate.flops_per_s_per_device, 'FLOP/s')} per device", estimate.peak
     of_peak = "; peak not known" if peak is None else f" of {amount(peak.flops_per_s, 'FLOP/s')}"
     yield "MFU", "–" if peak is None else percent(estimate.mfu), rate_text + of_peak
     per_node = f"{estimate.cluster.gpus_per_node:,} per node ({estimate.cluster_source})"

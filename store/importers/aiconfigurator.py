@@ -16,6 +16,7 @@ the same key. `op_name` selects the reader of a row; `latency` is in ms. Source:
 """
 
 import re
+import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,22 +30,12 @@ from kernelcast.store.importers.tables import Cells, LeftOut, Malformed, Parquet
 
 _WHAT = "a table of aiconfigurator"
 _COLUMNS = ("framework", "version", "device", "op_name", "kernel_source", "latency")
-_FLOATS = {
-    "bfloat16": "bfloat16",
-    "float16": "float16",
-    "fp8": "float8_e4m3fn",
-    "fp8_block": "float8_e4m3fn",
-    "nvfp4": "float4_e2m1fn_x2",
-}
-_LINEARS = {"fp8": "gemm_float8_tensor", "fp8_block": "gemm_float8_block", "nvfp4": "gemm_float4_block"}
+_DATA: Mapping[str, Mapping[str, str]] = tomllib.loads(
+    Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
+)
+_FLOATS, _LINEARS, _COLLECTIVES = _DATA["floats"], _DATA["linears"], _DATA["collectives"]
 # SGLang scales every row of the activations and every column of the weights (CUTLASS), TensorRT-LLM whole tensors.
 _ROW_KERNEL = "sglang_sgl_kernel_fp8_scaled_mm"
-_COLLECTIVES = {
-    "all_reduce": "all_reduce",
-    "all_gather": "all_gather",
-    "reduce_scatter": "reduce_scatter",
-    "alltoall": "all_to_all",
-}
 _Fields = dict[str, Any]
 _BURST: _Fields = {
     "repetition_count": 6,

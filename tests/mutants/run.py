@@ -31,6 +31,7 @@ import warnings
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +136,20 @@ def _pytest(name: str, arguments: list[str], tests: Sequence[str], plugin: Any) 
     return status
 
 
+class _EmptyCaches:
+    """Each file begins with empty caches: else the first test alone reaches what they keep."""
+
+    path: Path | None = None
+
+    def pytest_runtest_setup(self, item: Any) -> None:
+        if item.path != self.path:
+            modules = [module for name, module in sys.modules.items() if name.startswith("kernelcast.")]
+            for value in [one for module in modules for one in vars(module).values()]:
+                if isinstance(value, type(cache(_named_like))):
+                    value.cache_clear()
+        self.path = item.path
+
+
 class _Forks:
     """Runs tests of each mutant in a fork of a pytest that has collected all of them, until one fails."""
 
@@ -173,7 +188,7 @@ class _Forks:
             os.environ["MUTANT"] = str(number)
             (folder := _FOLDER / f"tmp{number}").mkdir()
             session.config._tmp_path_factory._basetemp = folder
-            for item, following in zip(items, [*items[1:], None], strict=True):
+            for item, following in zip(items, [*items[1:], None], strict=False):
                 item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
                 if self.failed:
                     break
@@ -197,7 +212,12 @@ def record(codes: dict[str, Any], tests: Sequence[str], jobs: int) -> dict[str, 
     )
     with ThreadPoolExecutor(jobs) as pool:
         list(
-            pool.map(lambda n: run(f"record{n}", files[n::jobs], codes, 7200, "-rf", "--tb=no"), range(jobs))
+            pool.map(
+                lambda n: run(
+                    f"record{n}", files[n::jobs], codes, 7200, "-rf", "--tb=no", plugin=_EmptyCaches()
+                ),
+                range(jobs),
+            )
         )
     took_s: dict[str, float] = {}
     reached: dict[str, dict[str, bool]] = defaultdict(dict)
@@ -308,6 +328,8 @@ def noticing(
     jobs: int,
 ) -> Iterator[tuple[int, str]]:
     """Each mutant with the first test that fails, what else ended it, or SURVIVED."""
+    yield from ((number, "SURVIVED") for number, found in tests.items() if not found)
+    tests = {number: found for number, found in tests.items() if found}
     switched_on = {number: found for number, found in tests.items() if number in inside}
     files = {one.partition("::")[0] for found in switched_on.values() for one in found}
     forks = _Forks("forks", switched_on, took_s, jobs)

@@ -100,6 +100,7 @@ def test_clients_that_leave_are_no_trouble(start: Start, until: Callable[..., No
                 client.connect(server.where.removeprefix("unix:"))
                 client.sendall(head.encode() + body)
     assert server.get("/health").status == 200
+    left = b'kernelcast_requests_total{path="/predict",status="499"} 20.0\n'
+    until(lambda: left in server.get("/metrics").body)
     until(lambda: server.open_files() <= before)
-    assert server.metric('kernelcast_requests_total{path="/predict",status="499"}') == 20
     assert "Traceback" not in server.log.read_text()

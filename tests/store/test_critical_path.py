@@ -175,8 +175,8 @@ def random_path(seed: int) -> list[PathPart]:
             free[stream] = start + random.randint(0, 90) * 500
             is_unknown, collective = random.random() < 0.15, place if random.random() < 0.2 else -1
             rows.append([rank, 3 * rank + stream, start, free[stream], nan if is_unknown else launch,
-                         random.choice([3, 4]) if collective < 0 else 5, collective, place > 3,
-                         random.random() < 0.2, random.choice([2, 6]), NOT_RECORDED])  # fmt: skip
+                         random.choice([4, 6]) if collective < 0 else 5, collective, place > 3,
+                         random.random() < 0.2, random.choice([2, 3]), NOT_RECORDED])  # fmt: skip
     rows.sort(key=lambda row: (row[2], row[3]))
     for row in rows if is_recorded else ():
         others = [
@@ -189,7 +189,9 @@ def random_path(seed: int) -> list[PathPart]:
     columns = (np.array([row[place] for row in rows], dtype=kind) for place, kind in enumerate(kinds))
     calls_ns = {rank: [random.randint(1, 90) * 1000 for _ in range(6)] for rank in range(ranks)}
     begin_ns = {rank: random.randint(0, 40) * 1000 for rank in range(random.randint(0, ranks))}
-    return critical_path(PathEvents(*columns), [*PARTS, ("host", "other")], calls_ns, begin_ns, top=6)
+    return critical_path(
+        PathEvents(*columns), [DELAY, FIRST, HOST, ("host", "other"), B, C, A], calls_ns, begin_ns, top=6
+    )
 
 
 def test_paths_of_random_steps_are_as_they_were() -> None:
