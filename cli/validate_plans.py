@@ -1,6 +1,7 @@
 """`kernelcast validate plans`."""
 
 from collections.abc import Sequence
+from statistics import fmean
 
 import click
 
@@ -33,8 +34,8 @@ def errors_of(found: Sequence[PlannedRun]) -> dict[str, float]:
     goodput = [abs(one.error) for one in found if one.run.goodput is not None]
     hours = [abs(one.error) for one in found if one.run.goodput is None]
     return {
-        "goodput_error": sum(goodput) / max(1, len(goodput)),
-        "gpu_hours_error": sum(hours) / max(1, len(hours)),
+        "goodput_error": fmean(goodput),
+        "gpu_hours_error": fmean(hours),
         "within": sum(one.is_within for one in found),
     }
 

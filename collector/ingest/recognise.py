@@ -194,8 +194,11 @@ def _add(name: str, dims: Shapes, around: Surroundings) -> Recognition:
     one, other = (*dims, (), ())[:2]
     if one == other and len(one) == 3 and one[-1] in around.widths:
         return _rows("residual_add", dims)
-    result = prod(one[:-1]), one[-1] if one else 0
-    if len(one) in (2, 3) and other == (one[-1],) and result in around.products:
+    if (
+        len(one) in (2, 3)
+        and other == (one[-1],)
+        and (result := (prod(one[:-1]), one[-1])) in around.products
+    ):
         return RecognisedCall("bias_add", result)
     return NO_OPERATOR
 

@@ -1,10 +1,14 @@
-"""`kernelcast validate published`: what it refuses before the long work; what it prints is tested with the work."""
+"""`kernelcast validate published`: what it refuses before the long work; what it prints is tested with the work.
 
+`kernelcast validate plans`: what it prints is what its JSON says.
+"""
+
+import json
 from pathlib import Path
 
 import pytest
 
-from tests.cli.printed import ended
+from tests.cli.printed import ended, printed
 
 pytestmark = pytest.mark.usefixtures("wide")
 
@@ -46,3 +50,37 @@ def test_what_is_refused_is_one_line(
 def test_the_group_lists_its_verbs_without_importing_them(capsys: pytest.CaptureFixture[str]) -> None:
     assert ended("validate", "--help") == 0
     assert "published" in capsys.readouterr().out
+
+
+def test_runs_are_printed_as_they_are_in_json(capsys: pytest.CaptureFixture[str]) -> None:
+    found = json.loads(printed(capsys, "validate", "plans", "--json"))
+    text = printed(capsys, "validate", "plans")
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    for run in found["runs"]:
+        of_goodput = run["quantity"] == "goodput"
+
+        def shown(value: float, of_goodput: bool = of_goodput) -> str:
+            return f"{100 * value:.1f} %" if of_goodput else f"{value:,.0f} h"
+
+        error = 100 * run["error"]
+        bound = "> " if run["at_least"] else ""
+        expected = (
+            f"{run['name']} {bound}{shown(run['reported'])} {shown(run['predicted'])} "
+            f"{' to '.join(map(shown, run['interval']))} {'yes' if run['within'] else 'NO'} "
+            f"{error:+.1f} {'points' if of_goodput else '%'} {run['vague']}"
+        )
+        assert expected in lines
+        if (lost_h := run["lost_per_failure_h"]) is not None:
+            bound = "< " if run["at_least"] else ""
+            assert f"{run['name']} {bound}{lost_h[0]:.2f} h {lost_h[1]:.2f} h" in lines
+    means = {
+        quantity: [abs(run["error"]) for run in found["runs"] if run["quantity"] == quantity]
+        for quantity in ("goodput", "gpu_hours")
+    }
+    for quantity, errors in means.items():
+        assert found[f"{quantity}_error"] == pytest.approx(sum(errors) / len(errors))
+    assert found["within"] == sum(run["within"] for run in found["runs"])
+    assert lines[-1] == (
+        f"mean error: goodput {100 * found['goodput_error']:.1f} points, GPU-hours "
+        f"{100 * found['gpu_hours_error']:.1f} %; {found['within']} of {len(found['runs'])} within the interval"
+    )

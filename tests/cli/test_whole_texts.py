@@ -103,6 +103,8 @@ items:
   metadata: {name: kept, annotations: *told}
   spec: {activeDeadlineSeconds: 7200, parallelism: 2, completions: 2, completionMode: Indexed, template: *pod}
 """
+MEMORY = """[Rank 3] (after 2 iterations) memory (MB) | allocated: 5.5 | max allocated: 57.25 | max reserved: 60.0
+"""
 # Products and a gelu of an annotated step on a CPU.
 CALLS = [("aten::mm", [[64, 32], [32, 8]])] * 3 + [
     ("aten::mm", [[64, 8], [8, 32]]),
@@ -154,7 +156,7 @@ def folder(
     files = {"jobs.csv": JOBS, "more.csv": JOBS + MORE, "job.sbatch": SCRIPT, "train.sh": LAYOUT,
              "step.json": json.dumps(STEP), "runs.toml": RUNS,
              "array.sbatch": SCRIPT.replace("#SBATCH", "#SBATCH --array=0-1"), "merge.yaml": MERGED,
-             "jobs.yaml": JOBS_YAML,
+             "jobs.yaml": JOBS_YAML, "memory.log": MEMORY,
              "one.toml": RUNS[: RUNS.index("[[runs]]\npp")]}  # fmt: skip
     for name, text in files.items():
         (tmp_path / name).write_text(text)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from kernelcast.collector.ingest import ingest_traces
 from kernelcast.collector.ingest.open_traces import opened_traces
@@ -54,6 +55,32 @@ def test_every_event_once(make_file: FileMaker, db: Path, step: Any) -> None:
         "SELECT collective, group_size, message_bytes, dtype, operator FROM trace_event WHERE class <> 'compute'",
     )
     assert collective == ("allreduce", 2, 8192, "bfloat16", "all_reduce")
+
+
+# As PyTorch and the CUDA types behind it spell them.
+SPELLINGS = {
+    torch.float64: ("Double", "float64"), torch.float32: ("Float", "float32"), torch.bfloat16: ("BFloat16",),
+    torch.float16: ("Half", "c10::Half", "float16"), torch.int64: ("Long", "int64"), torch.int32: ("Int", "int32"),
+    torch.int16: ("Short",), torch.int8: ("Char", "int8", "signed char"), torch.bool: ("Bool",),
+    torch.uint8: ("Byte", "uint8", "unsigned char"), torch.float8_e4m3fn: ("Float8_e4m3fn",),
+    torch.float8_e5m2: ("Float8_e5m2",), torch.float8_e4m3fnuz: ("Float8_e4m3fnuz",),
+    torch.float8_e5m2fnuz: ("Float8_e5m2fnuz",),
+}  # fmt: skip
+
+
+def test_a_message_is_its_elements_times_their_width(make_file: FileMaker, db: Path, step: Any) -> None:
+    expected = {}
+    for dtype, names in SPELLINGS.items():
+        for name in names:
+            elements = 1000 + len(expected)
+            expected[f"nccl {elements}"] = elements * dtype.itemsize
+            step.kernel(
+                f"nccl {elements}", 3000 + 2.0 * len(expected), 1.0, stream=20, dtype=name,
+                **{"Collective name": "allreduce", "In msg nelems": elements, "Out msg nelems": 1, "Group size": 2},
+            )  # fmt: skip
+    ingest_traces([make_file("rank0.json", events=marked(step).events)], db)
+    found = dict(asked(db, "SELECT name, message_bytes FROM trace_event WHERE name LIKE 'nccl %'"))
+    assert found == expected
 
 
 def test_the_parts_of_the_step(make_file: FileMaker, db: Path, step: Any) -> None:
