@@ -76,6 +76,9 @@ def test_what_a_device_lacks_is_carried_over() -> None:
     assert known["gelu", "forward"]["origin"] == "gh200"
     assert known["gelu", "forward"]["transfer_error"] > 1
     assert known["swiglu", "forward"]["how"] == "substituted"
+    text = run(hardware, "h200-sxm").stdout
+    for (operator, direction), one in known.items():
+        assert re.search(rf"^{operator} +{direction} .* {one['rows']:,} +[0-9.]+ %", text, re.MULTILINE)
     # It moves as many bytes over a memory that is 1.2 times as fast.
     sizes = [[8, 4096, 8192]]
     on_gh200, on_h200 = (
