@@ -104,19 +104,12 @@ class Application:
         self._path, self._environment = path, environment
         self._reloading, self._reloads = asyncio.Lock(), 0
         self._refusal: Exception | None = None
+        pool = partial(Pool, time_s=limits.time_s, pending=self.metrics.pending)
+        large_waiting = min(_LARGE_WAITING, limits.waiting)
         self._pools = {
-            name: Pool(
-                name,
-                workers=workers,
-                waiting=min(waiting, limits.waiting),
-                time_s=limits.time_s,
-                pending=self.metrics.pending,
-            )
-            for name, workers, waiting in (
-                ("answer", limits.workers, limits.waiting),
-                ("large", 1, _LARGE_WAITING),
-                ("search", 1, _LARGE_WAITING),
-            )
+            "answer": pool("answer", workers=limits.workers, waiting=limits.waiting),
+            "large": pool("large", workers=1, waiting=large_waiting),
+            "search": pool("search", workers=1, waiting=large_waiting),
         }
         self._can_reload = can_reload
         self.reloaded: Callable[[], None] = lambda: None
@@ -376,16 +369,14 @@ def run(
     reach = {"can_reload": listener.is_unix, "is_local": listener.is_local}
     try:
         application = Application(path, warm, limits, environment=environment, pages=pages, **reach)
-        acceptor = Acceptor(listener, application.health, application.metrics.health)
-        application.reloaded = acceptor.tell
-        asyncio.run(_run(application, acceptor, listener, started))
+        asyncio.run(_run(application, listener, started))
     finally:
         listener.close()
 
 
-async def _run(
-    application: Application, acceptor: Acceptor, listener: Listener, started: Callable[[], None]
-) -> None:
+async def _run(application: Application, listener: Listener, started: Callable[[], None]) -> None:
+    acceptor = Acceptor(listener, application.health, application.metrics.health)
+    application.reloaded = acceptor.tell
     loop = asyncio.get_running_loop()
     reloads: set[asyncio.Task[None]] = set()
 
