@@ -6,6 +6,7 @@ the autograd node around its launch differentiates.
 
 from array import array
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -205,7 +206,7 @@ class _Operators:
         sequences = sequences_of(tree)
         self._found: dict[int, Recognition] = dict(sequences.values())
         self._around = Surroundings.of(tree, self._found.values())
-        self._alike: dict[tuple[str, int], Recognition] = {}  # by name and arguments
+        self._alike: dict[tuple[str, int, str], Recognition] = {}  # by name, arguments and role
         # The outermost recognised call around every forward call.
         self._outermost: list[int | None] = []
         nodes = tree.backward_nodes
@@ -236,9 +237,12 @@ class _Operators:
         found = self._found.get(outermost)
         if found is None:
             name, number = self._tree.names[outermost], self._tree.calls.arguments.item(outermost)
-            if (found := self._alike.get((name, number))) is None:
+            role = self._around.role_of.get(outermost, "")
+            if (found := self._alike.get((name, number, role))) is None:
                 found = recognised(name, self._tree.arguments[outermost], self._around)
-                self._alike[name, number] = found
+                if role and isinstance(found, RecognisedCall):
+                    found = replace(found, role=role)
+                self._alike[name, number, role] = found
         if (
             isinstance(found, RecognisedCall)
             and found.operator == "grouped_gemm"
