@@ -256,7 +256,7 @@ class Training:
 
 
 def record(folder: Path, *trainings: Training, active: int = ACTIVE) -> list[Path]:
-    """Train models by turns, `active` steps of each, so that other work on the machine slows all alike; the trace of each.
+    """Train models `active` steps by turns, so that other work on the machine slows all alike; the trace of each.
 
     One recording is divided by steps: the steps of the other models are taken out, with their time.
     """

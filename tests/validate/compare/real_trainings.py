@@ -197,7 +197,7 @@ def usual_times(path: Path, config: ModelConfig) -> dict[str | tuple[str, Direct
     """What the operators of a trace took, in µs: of products by their widths, of experts all of a layer together."""
     samples = defaultdict[tuple[str, Direction], list[Sample]](list)
     with opened_traces([path]) as database:
-        for sample in database.records(Sample):
+        for sample in database.samples_in_full():
             is_expert = config.experts and set(sample.vector[1:]) == {D, 4 * D}
             samples["grouped_gemm" if is_expert else sample.operator, sample.direction].append(sample)
     found: dict[str | tuple[str, Direction], float | bytes] = {}

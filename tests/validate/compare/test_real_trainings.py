@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
+from statistics import median
 
 import pytest
 import torch
@@ -52,12 +53,13 @@ EVERY = pytest.mark.parametrize("model", list(MODELS))
 @EVERY
 def test_nothing_changed(compared: Compared, model: str) -> None:
     step = compared(model, "none")
-    assert step.verdict == "as predicted"
-    assert not [one for one in step.causes if one.excess_s > 0.3 * step.measured_s]
-    products = {one.name: one for one in step.operators if one.operator in ("gemm", "grouped_gemm")}
-    for row in products.values():
-        assert row.ratio is not None, f"{row.name} {row.pass_}"
-        assert 1 / 3 < row.ratio < 3, f"{row.name} {row.pass_}"
+    assert step.difference < compared(model, "sync").difference / 2
+    products = [one for one in step.operators if one.operator in ("gemm", "grouped_gemm")]
+    ratios = [one.ratio for one in products if one.ratio is not None]
+    assert len(ratios) == len(products)  # queries, keys and values, gate and up, and experts too
+    usual = median(ratios)  # other work on the machine slows all alike
+    assert all(usual / 3 < one < 3 * usual for one in ratios), [(one.name, one.ratio) for one in products]
+    assert not [one for one in step.causes if "ran as" in one.line]
 
 
 @EVERY
