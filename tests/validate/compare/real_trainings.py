@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.optimize import nnls
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -203,17 +204,16 @@ def usual_times(path: Path, config: ModelConfig) -> dict[str | tuple[str, Direct
     found: dict[str | tuple[str, Direction], float | bytes] = {}
     for (operator, direction), some in samples.items():
         time_us = np.array([sample.time_us for sample in some])
+        is_product = operator in ("gemm", "grouped_gemm")
+        gradients = Direction.INPUT_GRADIENT, Direction.WEIGHT_GRADIENT
+        halves = gradients if is_product and direction is Direction.BACKWARD else (direction,)
         if operator == "gemm":
             widths = np.array([(*sample.vector[1:], 1) for sample in some], dtype=float)
-            of_k, of_n, constant = np.linalg.lstsq(widths, time_us)[0]
-            found[operator, direction] = linear_model((0, of_k, of_n), constant)
-            continue
-        if len(some) > 1:  # of the experts, whose tokens differ
-            calls = STEPS * LAYERS * (2 if operator == "grouped_gemm" else 1)
-            time_us = time_us @ np.array([[sample.repetition_count / calls] for sample in some])
-        if operator == "grouped_gemm" and direction is Direction.BACKWARD:
-            for gradient in (Direction.INPUT_GRADIENT, Direction.WEIGHT_GRADIENT):
-                found[operator, gradient] = float(time_us[0]) / 2
+            of_k, of_n, constant = nnls(widths, time_us)[0] / len(halves)
+            found |= {(operator, half): linear_model((0, of_k, of_n), constant) for half in halves}
         else:
-            found[operator, direction] = float(time_us[0])
+            if len(some) > 1:  # of the experts, whose tokens differ
+                calls = STEPS * LAYERS * (2 if is_product else 1)
+                time_us = time_us @ np.array([[sample.repetition_count / calls] for sample in some])
+            found |= {(operator, half): float(time_us[0]) / len(halves) for half in halves}
     return found

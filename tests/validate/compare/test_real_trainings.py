@@ -53,7 +53,6 @@ EVERY = pytest.mark.parametrize("model", list(MODELS))
 @EVERY
 def test_nothing_changed(compared: Compared, model: str) -> None:
     step = compared(model, "none")
-    assert step.difference < compared(model, "sync").difference / 2
     products = [one for one in step.operators if one.operator in ("gemm", "grouped_gemm")]
     ratios = [one.ratio for one in products if one.ratio is not None]
     assert len(ratios) == len(products)  # queries, keys and values, gate and up, and experts too
