@@ -14,6 +14,7 @@ LEAST_SHARE = 0.03
 _COMMON = 0.2  # of the products' time may be slowed down less than what counts as common to all
 _MOST_OPERATORS = 5
 _MOST_ABSENT = 3
+_ABSENT = 0.1  # of the unpredicted kernels' time
 _UNEVEN = 1.2  # slowest step / typical one
 _MORE_DATA = 1.1
 _ATTENTION = (*FUSED_ATTENTION, "fused_causal_softmax", "softmax", "causal_mask_fill", "batched_gemm")
@@ -224,7 +225,7 @@ def _unknown_kernels(operators: Sequence[Row]) -> Iterator[Cause]:
         excess_s=extra_s - missing_s,
         line=f"kernels that the prediction does not contain take {extra_s * 1e3:,.1f} ms a step ({named}); what it "
         f"contains and the trace does not show is {missing_s * 1e3:,.1f} ms"
-        f"{f' ({absent}: perhaps not fused)' if absent else ''}",
+        f"{f' ({absent}: perhaps not fused)' if missing_s > _ABSENT * extra_s else ''}",
     )
 
 
