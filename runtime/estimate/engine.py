@@ -144,8 +144,9 @@ class Engine:
         some = ("recompute",) if layouts.like.recompute_layers else ()
         if some or (layouts.ends != AS_SPLIT).any():
             distinct, whose = layouts.distinct("first_layers", "last_layers", *some)
-        chunks = [chunks_of(self.model, distinct.parallelism(row)) for row in range(len(distinct))]
-        return Cuts(chunks, [stage_kinds(cut, structure.pp) for cut in chunks], whose)
+        cut = [distinct.parallelism(row) for row in range(len(distinct))]
+        chunks, stages = ([of(self.model, one) for one in cut] for of in (chunks_of, stage_kinds))
+        return Cuts(chunks, stages, whose)
 
     def _group(
         self,

@@ -240,7 +240,7 @@ class Estimator:
             tokens_per_s=layout.samples_per_update * layout.sample_length(model) / step_time_s,
             components=components_of(parts, step, time_us),
             stages=tuple(stages_of(parts, step, time_us)),
-            memory=device_memory(self.bundle, model, layout, *memory),
+            memory=device_memory(self.bundle, model, layout, *memory, asked.cluster),
             concerned=MappingProxyType(self._concerned(asked, found, parts)),
             model=model,
             parallelism=layout,

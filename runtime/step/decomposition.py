@@ -274,7 +274,7 @@ class Decomposition:
     @cached_property
     def stages(self) -> tuple[StageKind, ...]:
         """The kind of every stage."""
-        return stage_kinds(self.chunks, self.parallelism.pp)
+        return stage_kinds(self.model, self.parallelism)
 
     def calls(self, stage: int) -> Iterator[tuple[Component, Call]]:
         """What a stage calls for one micro-batch, and then once per update, with the component it belongs to.
