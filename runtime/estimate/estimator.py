@@ -226,7 +226,7 @@ class Estimator:
         # Configuration 0 is the estimate, the others are its random draws.
         draws = draws_for(timeline, layout.chunks) if with_interval else 0
         answers = asked.times(draws=draws, with_warnings=True)
-        engine = asked.engine_of(answers, draws=draws)
+        engine = asked.engine_of(answers, draws=draws, parts=parts)
         step = asked.configuration(engine, answers)
         found_us = step.times(timeline)
         steps_s = self._scattered(asked, engine, found_us.step_us / _US_PER_S)

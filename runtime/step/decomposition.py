@@ -246,10 +246,13 @@ class Decomposition:
         return int(self._held(stage).total)
 
     def _held(self, stage: StageKind) -> HeldParameters:
+        return self._part_parameters.of_stage(layers=stage.counts, first=stage.first, last=stage.last)
+
+    @cached_property
+    def _part_parameters(self) -> PartParameters:
         # Parameters of experts depend on more sizes than parameters of a dense layer.
         kind = next((kind for kind in self.kinds.distinct if kind.has_experts), DENSE)
-        parts = part_parameters(self.sizes.of_kind(kind))
-        return parts.of_stage(layers=stage.counts, first=stage.first, last=stage.last)
+        return part_parameters(self.sizes.of_kind(kind))
 
     @property
     def without_recomputation(self) -> "Decomposition":
