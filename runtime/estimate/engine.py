@@ -146,8 +146,8 @@ class Engine:
         if some or (layouts.ends != AS_SPLIT).any():
             distinct, whose = layouts.distinct("first_layers", "last_layers", *some)
         cut = [distinct.parallelism(row) for row in range(len(distinct))]
-        chunks, stages = ([of(self.model, one) for one in cut] for of in (chunks_of, stage_kinds))
-        return Cuts(chunks, stages, whose)
+        chunks = [chunks_of(self.model, one) for one in cut]
+        return Cuts(chunks, [stage_kinds(self.model, one) for one in cut], whose)
 
     def _group(
         self,

@@ -5,7 +5,7 @@ from enum import StrEnum
 from functools import lru_cache
 from itertools import chain
 from operator import attrgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -351,7 +351,7 @@ class Pricing:
         if waits_for_host.any():
 
             def summed(of_questions: Sequence[float], counts: Times | float = 1.0) -> Times:
-                found = np.bincount(
+                found: NDArray[Any] = np.bincount(
                     whose, np.array(of_questions, dtype=np.float64)[which] * counts, len(parts)
                 )
                 return np.where(waits_for_host, found, 0.0)

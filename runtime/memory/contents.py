@@ -203,6 +203,7 @@ class Contents(NamedTuple):
         s = Sizes(
             model=model,
             layout=layout,
+            kind=kinds_of(model).most_sizes,
             cluster=cluster,
             element_bytes=element_bytes,
             is_cpu=is_cpu,

@@ -43,6 +43,11 @@ class LayerKinds(NamedTuple):
     distinct: tuple[LayerKind, ...]
     of_layer: tuple[int, ...]
 
+    @property
+    def most_sizes(self) -> LayerKind:
+        """The kind whose layers depend on the most sizes, which ends of the model may hold too: one with experts."""
+        return next((kind for kind in self.distinct if kind.has_experts), DENSE)
+
     def counts(self, first: int, until: int) -> tuple[int, ...]:
         """Layers of each kind from number `first` to before number `until`."""
         if len(self.distinct) == 1:
@@ -245,37 +250,40 @@ def stage_kinds(model: ModelConfig, parallelism: Parallelism) -> tuple[StageKind
 
 def _cut_of(model: ModelConfig, parallelism: Parallelism) -> tuple[tuple[Chunk, ...], tuple[StageKind, ...]]:
     counts = layers_of_chunks(model.layers, parallelism)
-    # Selective checkpointing runs all layers again.
-    again = parallelism.recompute_layers if parallelism.recompute == "full" else 0
-    return _cut(kinds_of(model), counts, again, parallelism.schedule, parallelism.pp, parallelism.copies)
+    kept = tuple([kept_layers(parallelism, count) for count in counts])
+    return _cut(kinds_of(model), counts, kept, parallelism.schedule, parallelism.pp, parallelism.copies)
+
+
+def kept_layers(layout: Parallelism, layers: int) -> int:
+    """How many of a chunk's layers are not run again: its last ones. Selective checkpointing leaves none out."""
+    some = layout.recompute_layers
+    return max(0, layers - some) if layout.recompute == "full" and some else 0
 
 
 @lru_cache(maxsize=1 << 8)
 def _cut(
     kinds: LayerKinds,
     counts: tuple[int, ...],
-    again: int,
+    kept: tuple[int, ...],
     schedule: Schedule,
     pp: int,
     copies: int,
 ) -> tuple[tuple[Chunk, ...], tuple[StageKind, ...]]:
-    """Chunks of `counts` layers, and the stages that hold them; after the first `again` layers of a chunk, unless that
-    is 0, the others are not recomputed.
-    """
-    model_chunks = [*enumerate(zip(counts, accumulate(counts), strict=True))] * copies
+    """Chunks of `counts` layers, of which `kept` are not recomputed, and the stages that hold them."""
+    model_chunks = [*enumerate(zip(counts, kept, accumulate(counts), strict=True))] * copies
     stages = [stage_of(schedule, index, pp) for index in range(len(model_chunks))]
     chunks = tuple(
         Chunk(
             index=index,
             stage=stages[index],
             counts=kinds.counts(end - count, end),
-            kept=kinds.counts(end - max(0, count - again) if again else end, end),
+            kept=kinds.counts(end - whole, end),
             first=own == 0,
             last=own == len(counts) - 1,
             sends_forward=own < len(counts) - 1 and stages[index] != stages[index + 1],
             sends_backward=own > 0 and stages[index] != stages[index - 1],
         )
-        for index, (own, (count, end)) in enumerate(model_chunks)
+        for index, (own, (count, whole, end)) in enumerate(model_chunks)
     )
     of_stage: list[list[Chunk]] = [[] for _ in range(pp)]
     for chunk in chunks:

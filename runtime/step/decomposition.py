@@ -250,9 +250,7 @@ class Decomposition:
 
     @cached_property
     def _part_parameters(self) -> PartParameters:
-        # Parameters of experts depend on more sizes than parameters of a dense layer.
-        kind = next((kind for kind in self.kinds.distinct if kind.has_experts), DENSE)
-        return part_parameters(self.sizes.of_kind(kind))
+        return part_parameters(self.sizes.of_kind(self.kinds.most_sizes))
 
     @property
     def without_recomputation(self) -> "Decomposition":
