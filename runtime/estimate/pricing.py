@@ -350,8 +350,8 @@ class Pricing:
         )
         if waits_for_host.any():
 
-            def summed(of_questions: Sequence[float], counts: Times | float = 1.0) -> Times:
-                found: NDArray[Any] = np.bincount(
+            def summed(of_questions: Sequence[float], counts: Times | float = 1.0) -> Any:
+                found = np.bincount(
                     whose, np.array(of_questions, dtype=np.float64)[which] * counts, len(parts)
                 )
                 return np.where(waits_for_host, found, 0.0)
