@@ -342,9 +342,9 @@ class Pricing:
         draws = 1 + self.draws
         into = whose[:, None] * draws + np.arange(draws)
         totals = np.empty((len(parts), 2, draws))
-        for of_weights_alone, own in enumerate((slice(None), weights)):
-            sums = np.bincount(into[own].ravel(), terms_us[own].ravel(), len(parts) * draws)
-            totals[:, of_weights_alone] = sums.reshape(-1, draws)
+        for place, (bins, terms) in enumerate(((into, terms_us), (into[weights], terms_us[weights]))):
+            sums = np.bincount(bins.ravel(), terms.ravel(), len(parts) * draws)
+            totals[:, place] = sums.reshape(-1, draws)
         if waits_for_host.any():
 
             def summed(of_questions: Sequence[float], counts: Times | float = 1.0) -> Times:
