@@ -56,10 +56,9 @@ def _changed(loader, name, own=SourceFileLoader.get_code, codes=_codes):
     return codes[loader.path] if loader.path in codes else own(loader, name)
 SourceFileLoader.get_code = _changed
 def _reached(number, seen=set(), file=os.open({reached!r}, os.O_WRONLY | os.O_APPEND | os.O_CREAT)):
-    key = number, os.environ.get("PYTEST_CURRENT_TEST")
-    if key not in seen:
-        seen.add(key)
-        os.write(file, f"{{number}} {{key[1]}}\\n".encode())
+    if number not in seen:  # emptied before each test
+        seen.add(number)
+        os.write(file, f"{{number}} {{os.environ.get('PYTEST_CURRENT_TEST')}}\\n".encode())
 builtins.__mutant__ = int(os.environ["MUTANT"]).__eq__ if "MUTANT" in os.environ else _reached
 """
 
@@ -136,12 +135,13 @@ def _pytest(name: str, arguments: list[str], tests: Sequence[str], plugin: Any) 
     return status
 
 
-class _EmptyCaches:
-    """Each file begins with empty caches: else the first test alone reaches what they keep."""
+class _Recorder:
+    """Each test reports what it reaches; each file begins with empty caches, else its first test alone reaches them."""
 
     path: Path | None = None
 
     def pytest_runtest_setup(self, item: Any) -> None:
+        builtins.__mutant__.__defaults__[0].clear()  # type: ignore[attr-defined]
         if item.path != self.path:
             modules = [module for name, module in sys.modules.items() if name.startswith("kernelcast.")]
             for value in [one for module in modules for one in vars(module).values()]:
@@ -214,7 +214,7 @@ def record(codes: dict[str, Any], tests: Sequence[str], jobs: int) -> dict[str, 
         list(
             pool.map(
                 lambda n: run(
-                    f"record{n}", files[n::jobs], codes, 7200, "-rf", "--tb=no", plugin=_EmptyCaches()
+                    f"record{n}", files[n::jobs], codes, 7200, "-rf", "--tb=no", plugin=_Recorder()
                 ),
                 range(jobs),
             )
