@@ -43,7 +43,7 @@ _MAX_ELEMENTS = 1 << 17
 class Engine:
     """Prices layouts of one model on one cluster, with a cache of their pieces. `times_of` answers questions: once with
     the predicted times, and `draws` times with random ones. `host_link_bytes_per_s` is the rate to a device's host;
-    `element_bytes` of the operators' type. `parts` are those of the only layout, where they are known.
+    `element_bytes` of the operators' type. `parts` of the only layout, where they are known.
     """
 
     def __init__(

@@ -269,7 +269,7 @@ def _cut(
     pp: int,
     copies: int,
 ) -> tuple[tuple[Chunk, ...], tuple[StageKind, ...]]:
-    """Chunks of `counts` layers, of which `kept` are not recomputed, and the stages that hold them."""
+    """Chunks of `counts` layers, `kept` of them not recomputed, and the stages that hold them."""
     model_chunks = [*enumerate(zip(counts, kept, accumulate(counts), strict=True))] * copies
     stages = [stage_of(schedule, index, pp) for index in range(len(model_chunks))]
     chunks = tuple(
