@@ -218,7 +218,7 @@ class Estimator:
         # Configuration 0 is the estimate, the others are its random draws.
         draws = draws_for(timeline, layout.chunks) if with_interval else 0
         answers = asked.times(draws=draws, with_warnings=True)
-        engine = asked.engine_of(answers, draws=draws)
+        engine = asked.engine_of(answers, draws=draws, parts=parts)
         step = asked.configuration(engine, answers)
         found_us = step.times(timeline)
         steps_s = self._scattered(asked, engine, found_us.step_us / _US_PER_S)
@@ -232,7 +232,7 @@ class Estimator:
             tokens_per_s=layout.samples_per_update * layout.sample_length(model) / step_time_s,
             components=components_of(parts, step, time_us),
             stages=tuple(stages_of(parts, step, time_us)),
-            memory=device_memory(self.bundle, model, layout, *memory),
+            memory=device_memory(self.bundle, model, layout, *memory, asked.cluster),
             concerned=MappingProxyType(self._concerned(asked, found, parts)),
             model=model,
             parallelism=layout,
