@@ -249,7 +249,7 @@ def test_models_by_name(ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("HOME", str(tmp_path))
     assert ask(model="ours", site='models = "~/models"').estimate.model.hidden_size == 8
     with pytest.raises(UsageError, match="model 'ours' is unknown"):
-        ask(model="ours", site='models = "~nobody-at-all/models"')
+        ask(model="ours", site='models = "~no-such-user/models"')
     # A name is never a file of the folder that one happens to be in.
     monkeypatch.chdir(tmp_path / "models")
     (tmp_path / "models" / "mine").write_text(SIZES)
