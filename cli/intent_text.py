@@ -34,7 +34,7 @@ _CERTAIN = 0.9
 """Probability from which one hardware is called the best."""
 
 
-def render_answer(found: IntentAnswer, *, lists_warnings: bool = False) -> str:
+def render_answer(found: IntentAnswer, *, lists_warnings: bool) -> str:
     """An estimate as `render` shows it, with the results of the search that led to it."""
     at_front: Facts = {"software": _software(found)}
     further: Facts = {}
@@ -103,7 +103,7 @@ def _change(fraction: float) -> str:
     return size if size == percent(0) else sign + size
 
 
-def training_text(run: Training, *, in_samples: bool = False) -> str:
+def training_text(run: Training, *, in_samples: bool) -> str:
     """How long training takes, with its interval, GPU-hours, cost and energy."""
     interval = run.days_interval
     spread = "" if interval is None else f" (90 %: {' to '.join(_numbers(interval, like=run.days))})"

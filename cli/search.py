@@ -207,8 +207,8 @@ def render(
     *,
     pareto: bool,
     data: Mapping[str, Any] | None = None,
-    in_samples: bool = False,
-    lists_warnings: bool = False,
+    in_samples: bool,
+    lists_warnings: bool,
 ) -> str:
     """A result as text: the best layout, the table of layouts, the Pareto front if asked for, counts, warnings."""
     best = result.best

@@ -16,7 +16,7 @@ from kernelcast.runtime.bundle.fingerprint import (
 from kernelcast.runtime.hardware.devices import Load
 from kernelcast.runtime.operators import Direction
 from kernelcast.store.canonical import plain_mapping
-from kernelcast.store.records import Status
+from kernelcast.store.records import SampleFields, Status
 from kernelcast.store.rows import rows
 
 PointKey = tuple[str, Direction, str, tuple[int, ...]]
@@ -49,27 +49,10 @@ _OF_RUN = ("compute_id", "software_id", "fabric_id", "conditions")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SampleRow:
+class SampleRow(SampleFields):
     """A sample without repetitions, with the hardware, fabric and software that measured it; times in µs."""
 
     sample_id: str
-    run_id: str
-    operator: str
-    role: str = ""
-    direction: Direction
-    dtype: str
-    variant: str
-    vector: tuple[int, ...]
-    status: Status
-    reason: str
-    time_us: float | None
-    quiet_us: float | None
-    spread: float | None
-    repetition_count: int
-    flops: float | None
-    moved_bytes: float | None
-    reference_us: float | None
-    measured_at: str | None
     compute_id: str
     fabric_id: str | None
     software_id: str
@@ -77,12 +60,7 @@ class SampleRow:
     source_kind: str
     # Of direction `once`: mean of the repetitions without the lowest and the highest tenth; None if unknown.
     inner_mean_us: float | None = None
-    load: Load = Load.NOT_STATED
-    clock_mhz: float | None = None
-    power_w: float | None = None
-    temperature_c: float | None = None
     origin: str = ""  # id of the merge that brought it, the first of several; empty for the database's own
-    flags: tuple[tuple[str, str], ...] = ()  # why it is doubtful: flag and detail
 
 
 _SAMPLE_ROW = (

@@ -109,12 +109,11 @@ class SampleDetails(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
-    """One measurement: an operator, a direction and a dtype at a workload vector, and its time.
+class SampleFields:
+    """One measurement without its repetitions: an operator, a direction and a dtype at a workload vector, and its time.
 
-    Use `from_repetitions` or `without_time` to build a sample; the plain constructor is for reading, and for imported
-    times without repetitions. Times are in µs; `flops` and `moved_bytes` count one execution. `role` is why a step
-    calls the operator, or empty; the time does not depend on it.
+    Times are in µs; `flops` and `moved_bytes` count one execution. `role` is why a step calls the operator, or empty;
+    the time does not depend on it.
     """
 
     run_id: str
@@ -142,8 +141,18 @@ class Sample:
     clock_mhz: float | None = None  # of a GPU's multiprocessors, or mean of the CPU cores used
     power_w: float | None = None  # of a GPU, or of all CPUs of the machine
     temperature_c: float | None = None
-    repetitions: Sequence[Repetition] = ()
     flags: tuple[tuple[str, str], ...] = ()  # why it is doubtful: (flag, detail), each flag once
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample(SampleFields):
+    """One measurement with its repetitions.
+
+    Use `from_repetitions` or `without_time` to build a sample; the plain constructor is for reading, and for imported
+    times without repetitions.
+    """
+
+    repetitions: Sequence[Repetition] = ()
 
     def __post_init__(self) -> None:
         put = object.__setattr__
@@ -230,7 +239,7 @@ def repetition_rows(repetitions: Iterable[Any]) -> Iterable[tuple[int, float, fl
     return ((r.index, r.time_us, r.start_us, r.kernels) for r in repetitions)
 
 
-SAMPLE_COLUMNS = tuple(f.name for f in fields(Sample) if f.name not in ("repetitions", "flags"))
+SAMPLE_COLUMNS = tuple(f.name for f in fields(SampleFields) if f.name != "flags")
 
 
 def _whole_numbers(vector: Sequence[float]) -> tuple[int, ...]:

@@ -33,7 +33,7 @@ from kernelcast.collector.training.model import Chunk
 from kernelcast.collector.training.passes import Passes, pipeline, single_stage
 from kernelcast.collector.training.rank_trace import rank_trace
 from kernelcast.collector.training.update import Gradients, Optimizer
-from kernelcast.runtime.step.chunks import chunks_of, stage_kinds
+from kernelcast.runtime.step.chunks import stage_kinds
 
 TRACED_STEPS = 3
 _FLOAT16_LOSS_SCALE = 1024.0
@@ -61,7 +61,7 @@ class Trainer:
             [p for chunk in self.chunks for p in chunk.parameters_of("replicated")],
             [p for chunk in self.chunks for p in chunk.parameters_of("experts")],
         )
-        kind = stage_kinds(chunks_of(job.model, layout), layout.pp)[groups.stage]
+        kind = stage_kinds(job.model, layout)[groups.stage]
         self._optimizer = Optimizer(
             parameters,
             role=kind.optimizer_role,

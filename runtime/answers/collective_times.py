@@ -21,6 +21,8 @@ from kernelcast.runtime.hardware.devices import ELEMENT_BYTES
 from kernelcast.runtime.hardware.fabric import Fabric
 from kernelcast.runtime.operators import OPERATORS, Key
 
+_QUALITIES = np.array([[0.0], [1.0], [-1.0]])
+"""A usual fabric, the best and the worst one (`collective_us`)."""
 _SIZES = 12
 """Sizes at which measured layouts are looked at, from the smallest to the largest trained entries."""
 
@@ -111,15 +113,11 @@ class CollectiveSource:
         """Times from the description, with their intervals, of messages of `entries` elements."""
         found = self.corrected(key)
         size = self.element_bytes * np.asarray(entries, dtype=np.float64)
-        usual = found.time_us(size, setting)
+        # Where rows say what the links reach, the range over other fabrics does not matter.
+        qualities = _QUALITIES * (not found.is_corrected(setting))
+        usual, best, worst = found.time_us(size, setting, quality=qualities)
         spread = _spread(found, setting)
         least = least_us(key[0], size, setting)
-        # Where rows say what the links reach, the range over other fabrics does not matter.
-        best, worst = (
-            (usual, usual)
-            if found.is_corrected(setting)
-            else (found.time_us(size, setting, quality=end) for end in (1.0, -1.0))
-        )
         low, high = np.clip(best / spread.low, least, usual), np.maximum(worst * spread.high, usual)
         return list(zip(usual.tolist(), low.tolist(), high.tolist(), strict=True))
 

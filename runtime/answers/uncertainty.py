@@ -91,6 +91,7 @@ class StepErrors:
         # What is drawn of them is looked up for every answer: all of them take longer.
         return hash(self.sources[:1])
 
+    @lru_cache(maxsize=16)  # noqa: B019 - the shipped ones, or those without one publisher's
     def of(self, timeline: str) -> Self:
         return replace(self, sources=tuple(one for one in self.sources if one.timeline == timeline))
 

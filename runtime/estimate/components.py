@@ -43,29 +43,39 @@ def stages_of(
     """Every stage: parameters, layers, and times in configuration 0; `time_us` gives the time of one call."""
     forward_us, backward_us = step.forward_us[0], step.backward_us[0]
     computed_us = step.durations.update_us[0] - step.gather_us[0]
+    known = {
+        stage: (parts.parameters(stage), _update_ops_s(parts, stage, time_us))
+        for stage in dict.fromkeys(parts.stages)
+    }
     for index, stage in enumerate(parts.stages):
+        parameters, ops_s = known[stage]
         yield StageEstimate(
             index=index,
             layers=stage.layers,
-            parameters=parts.parameters(stage),
+            parameters=parameters,
             forward_s=_seconds(forward_us[index]),
             backward_s=_seconds(backward_us[index]),
             all_reduce_s=_seconds(step.durations.all_reduce_us[0, index]),
-            update_ops_s=_update_ops_s(parts, stage, float(computed_us[index]), time_us),
+            update_ops_s=_with_host(ops_s, _seconds(computed_us[index])),
             all_gather_s=_seconds(step.gather_us[0, index]),
         )
 
 
 def _update_ops_s(
-    parts: Decomposition, stage: StageKind, computed_us: float, time_us: Callable[[Call], float]
+    parts: Decomposition, stage: StageKind, time_us: Callable[[Call], float]
 ) -> dict[str, float]:
-    """Seconds of the ops that a stage computes once per update, by name; the rest of their time is the host's."""
+    """Seconds of the ops that a kind of stage computes once per update, by name."""
     found: dict[str, float] = {}
     for name, call in parts.of_update(stage):
         if name in COMPUTED_ONCE:
             found[str(name)] = found.get(str(name), 0.0) + _seconds(call.count * time_us(call))
-    host_s = _seconds(computed_us) - sum(found.values())
-    return found | ({HOST: host_s} if host_s > 1e-9 * _seconds(computed_us) else {})
+    return found
+
+
+def _with_host(ops_s: dict[str, float], computed_s: float) -> dict[str, float]:
+    """Seconds of ops, and what is left of all `computed_s`: the host's."""
+    host_s = computed_s - sum(ops_s.values())
+    return ops_s | ({HOST: host_s} if host_s > 1e-9 * computed_s else {})
 
 
 def bubble_share(step: Configurations, pipeline_us: float) -> float:

@@ -12,7 +12,7 @@ from kernelcast.runtime.estimate.defaults import has_gpus, usual_gpu_memory_byte
 from kernelcast.runtime.memory.stages import StageMemory, architecture_of, on_cpu, stage_memory
 from kernelcast.runtime.memory.working import communicator_bytes
 from kernelcast.runtime.request.fields import FIT_PROBABILITY
-from kernelcast.runtime.request.layout import Parallelism
+from kernelcast.runtime.request.layout import Cluster, Parallelism
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.shipped import MEMORY_ERRORS
 from kernelcast.runtime.step.layouts import Layouts
@@ -138,6 +138,7 @@ def device_memory(
     parallelism: Parallelism,
     gpu_memory_bytes: int | None,
     reserved_bytes: int | None,
+    cluster: Cluster | None = None,
 ) -> Memory:
     """Memory in the precision of the bundle's operators, on its device unless size and reserved part are given."""
     known = usual_gpu_memory_bytes(bundle)
@@ -148,6 +149,7 @@ def device_memory(
         "dtype": bundle.manifest.dtype,
         "is_cpu": is_cpu,
         "architecture": architecture_of(compute),
+        "cluster": cluster,
     }
     buffers = communicator_bytes(Layouts.of(parallelism)) if has_gpus(bundle) else {}
     return Memory(

@@ -43,7 +43,7 @@ _MAX_ELEMENTS = 1 << 17
 class Engine:
     """Prices layouts of one model on one cluster, with a cache of their pieces. `times_of` answers questions: once with
     the predicted times, and `draws` times with random ones. `host_link_bytes_per_s` is the rate to a device's host;
-    `element_bytes` of the operators' type.
+    `element_bytes` of the operators' type. `parts` of the only layout, where they are known.
     """
 
     def __init__(
@@ -56,8 +56,9 @@ class Engine:
         element_bytes: int,
         draws: int = 0,
         host_link_bytes_per_s: float | None = None,
+        parts: Decomposition | None = None,
     ) -> None:
-        self.model, self.cluster, self.bucket_entries = model, cluster, bucket_entries
+        self.model, self.cluster, self.bucket_entries, self.parts = model, cluster, bucket_entries, parts
         self.draws, self.element_bytes = draws, element_bytes
         self.host = HostShare(model, host_link_bytes_per_s, element_bytes=element_bytes, draws=draws)
         self.prices = Pricing(
@@ -144,8 +145,9 @@ class Engine:
         some = ("recompute",) if layouts.like.recompute_layers else ()
         if some or (layouts.ends != AS_SPLIT).any():
             distinct, whose = layouts.distinct("first_layers", "last_layers", *some)
-        chunks = [chunks_of(self.model, distinct.parallelism(row)) for row in range(len(distinct))]
-        return Cuts(chunks, [stage_kinds(cut, structure.pp) for cut in chunks], whose)
+        cut = [distinct.parallelism(row) for row in range(len(distinct))]
+        chunks = [chunks_of(self.model, one) for one in cut]
+        return Cuts(chunks, [stage_kinds(self.model, one) for one in cut], whose)
 
     def _group(
         self,
@@ -294,7 +296,7 @@ class Engine:
         )
 
     def _take_apart(self, layouts: Layouts, row: int) -> Decomposition:
-        return Decomposition(
+        return self.parts or Decomposition(
             model=self.model,
             parallelism=layouts.parallelism(row),
             cluster=self.cluster,

@@ -180,13 +180,14 @@ class Estimator:
             if value is not None:
                 field.check(value)
         over = find_fabric(fabric) if isinstance(fabric, str) else fabric
-        asked = (model, parallelism, cluster, bucket_entries, timeline, interval, memory, over)
-        known = self._remembered.get(asked)
+        asked = (model, parallelism, cluster, bucket_entries, timeline, over)
+        question = (asked, interval, memory)
+        known = self._remembered.get(question)
         if known is not None:
             return known
         self._check_chunks(parallelism)
-        estimate = self._predict(*asked)
-        self._remembered.put(asked, estimate, _bytes_of(estimate))
+        estimate = self._predict(AskedStep.of(self.predictor, *asked), interval, memory)
+        self._remembered.put(question, estimate, _bytes_of(estimate))
         return estimate
 
     def step_time_s(
@@ -211,22 +212,13 @@ class Estimator:
             )
 
     def _predict(
-        self,
-        model: ModelConfig,
-        parallelism: Parallelism,
-        cluster: Cluster | None,
-        bucket_entries: int,
-        timeline: TimelineKind,
-        with_interval: bool,
-        memory: tuple[int | None, int | None],
-        fabric: FabricChoice | None,
+        self, asked: AskedStep, with_interval: bool, memory: tuple[int | None, int | None]
     ) -> Estimate:
-        asked = AskedStep.of(self.predictor, model, parallelism, cluster, bucket_entries, timeline, fabric)
-        layout, parts = asked.parallelism, asked.decomposed()
+        model, layout, timeline, parts = asked.model, asked.parallelism, asked.timeline, asked.decomposed()
         # Configuration 0 is the estimate, the others are its random draws.
         draws = draws_for(timeline, layout.chunks) if with_interval else 0
         answers = asked.times(draws=draws, with_warnings=True)
-        engine = asked.engine_of(answers, draws=draws)
+        engine = asked.engine_of(answers, draws=draws, parts=parts)
         step = asked.configuration(engine, answers)
         found_us = step.times(timeline)
         steps_s = self._scattered(asked, engine, found_us.step_us / _US_PER_S)
@@ -240,7 +232,7 @@ class Estimator:
             tokens_per_s=layout.samples_per_update * layout.sample_length(model) / step_time_s,
             components=components_of(parts, step, time_us),
             stages=tuple(stages_of(parts, step, time_us)),
-            memory=device_memory(self.bundle, model, layout, *memory),
+            memory=device_memory(self.bundle, model, layout, *memory, asked.cluster),
             concerned=MappingProxyType(self._concerned(asked, found, parts)),
             model=model,
             parallelism=layout,
@@ -248,7 +240,7 @@ class Estimator:
             cluster_source=asked.cluster_source,
             processes_per_node=asked.processes,
             answered_with=self._answered_with(asked.processes, found.sources.values()),
-            bucket_entries=bucket_entries,
+            bucket_entries=asked.bucket_entries,
             peak=peak_of_step(self._peak, parts),
             provenance=replace(
                 self._provenance[timeline],

@@ -121,11 +121,11 @@ def collective_us(
     setting: Setting,
     *,
     correction: Correction = UNCORRECTED,
-    quality: float = 0.0,
+    quality: float | Times = 0.0,
 ) -> Times:
     """Time in µs, float64 like `message_bytes`, which is what one process puts in; at least `least_us`. `quality` -1 to
-    1 goes from the lowest to the highest efficiency of the fabric. UsageError where the fabric has no such layout, or
-    the operator is no collective.
+    1 goes from the lowest to the highest efficiency of the fabric; of several, [qualities, 1], times are [qualities,
+    sizes]. UsageError where the fabric has no such layout, or the operator is no collective.
     """
     size = np.asarray(message_bytes, dtype=np.float64)
     fastest = np.full(size.shape, np.inf)
@@ -205,7 +205,9 @@ def _node_bytes(operator: str, size: Times, setting: Setting) -> Times:
     return over_cards * size
 
 
-def terms_of(operator: str, size: Times, setting: Setting, *, quality: float = 0.0) -> Iterator[Terms]:
+def terms_of(
+    operator: str, size: Times, setting: Setting, *, quality: float | Times = 0.0
+) -> Iterator[Terms]:
     """Every algorithm that a collective library has for `operator`."""
     inside, between, fabric = setting.inside, setting.between, setting.fabric
     for one in _algorithms(operator, size, setting, quality):
@@ -239,11 +241,11 @@ class _Algorithm:
     between_steps: float
     inside_bytes: Times
     between_bytes: Times
-    inside_share: float
+    inside_share: float | Times
     has_low_latency: bool = True
 
 
-def _algorithms(operator: str, size: Times, setting: Setting, quality: float) -> Iterator[_Algorithm]:
+def _algorithms(operator: str, size: Times, setting: Setting, quality: float | Times) -> Iterator[_Algorithm]:
     p, n, g = setting.processes, setting.nodes, setting.gpus_per_node
     inside = setting.inside
     share = 1.0 if inside is None else inside.share_at(quality)
@@ -274,7 +276,7 @@ def _algorithms(operator: str, size: Times, setting: Setting, quality: float) ->
         yield _Algorithm(2, hops, size, 2 * size, share, has_low_latency=False)
 
 
-def _direct(size: Times, setting: Setting, share: float) -> _Algorithm:
+def _direct(size: Times, setting: Setting, share: float | Times) -> _Algorithm:
     """All-to-all: every pair directly; on rails, what is for another rail crosses the node first."""
     p, n, g = setting.processes, setting.nodes, setting.gpus_per_node
     between = setting.between

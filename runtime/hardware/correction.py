@@ -94,7 +94,7 @@ class CorrectedFabric:
         inside = setting.inside is None or (False, True) in kinds
         return inside and (setting.between is None or (True, False) in kinds)
 
-    def time_us(self, message_bytes: ArrayLike, setting: Setting, *, quality: float = 0.0) -> Times:
+    def time_us(self, message_bytes: ArrayLike, setting: Setting, *, quality: float | Times = 0.0) -> Times:
         """Time in µs, float64 like `message_bytes`; see `collective_us`."""
         size = np.asarray(message_bytes, dtype=np.float64)
         found = collective_us(self.operator, size, setting, correction=self.correction, quality=quality)

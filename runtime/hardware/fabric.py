@@ -84,11 +84,13 @@ class Inside(Record):
             return self.bytes_per_s * max(1, min(devices, of) - 1) / (of - 1)
         return self.bytes_per_s
 
-    def share_at(self, quality: float) -> float:
-        """Share of the rate that is reached, the lowest at `quality` -1, the usual at 0, the highest at 1."""
+    def share_at(self, quality: Any) -> Any:
+        """Share of the rate that is reached, the lowest at `quality` -1, the usual at 0, the highest at 1; a number or
+        an array.
+        """
         return _share_at(self.efficiency, self.efficiency_range, quality)
 
-    def in_switch_share_at(self, quality: float) -> float:
+    def in_switch_share_at(self, quality: Any) -> Any:
         """The same for all-reduces in the switch, where it reduces."""
         return _share_at(self.in_switch_efficiency or 0.0, self.in_switch_range or (0.0, 0.0), quality)
 
@@ -118,7 +120,7 @@ class Between(Record):
         """Rate of a card in each direction."""
         return self.gbit_per_s * 1e9 / 8
 
-    def share_at(self, quality: float) -> float:
+    def share_at(self, quality: Any) -> Any:
         """As inside."""
         return _share_at(self.efficiency, self.efficiency_range, quality)
 
@@ -159,8 +161,9 @@ class Fabric(Record):
         return ", ".join(parts)
 
 
-def _share_at(usual: float, ends: tuple[float, float], quality: float) -> float:
-    return usual + abs(quality) * (ends[quality > 0] - usual)
+def _share_at(usual: float, ends: tuple[float, float], quality: Any) -> Any:
+    low, high = ends
+    return usual + (quality > 0) * quality * (high - usual) - (quality < 0) * quality * (low - usual)
 
 
 def _check_share(field: str, usual: float, ends: tuple[float, float]) -> None:

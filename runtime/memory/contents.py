@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernelcast.runtime.request.fields import OffloadModule
-from kernelcast.runtime.request.layout import Parallelism
+from kernelcast.runtime.request.layout import Cluster, Parallelism
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.chunks import kinds_of
 from kernelcast.runtime.step.expert_load import fullest_in_memory
@@ -188,14 +188,23 @@ class Contents(NamedTuple):
 
     @classmethod
     def of(
-        cls, model: ModelConfig, layout: Parallelism, element_bytes: int, *, is_cpu: bool, only: str = ""
+        cls,
+        model: ModelConfig,
+        layout: Parallelism,
+        element_bytes: int,
+        *,
+        is_cpu: bool,
+        only: str = "",
+        cluster: Cluster | None = None,
     ) -> "Contents":
-        """Contents of the devices of layouts, whose chosen fields are float64 [rows]; what is held and kept by ops of
-        one name alone where `only` is given.
+        """Contents of the devices of a layout, or of layouts whose chosen fields are float64 [rows]; what is held and
+        kept by ops of one name alone where `only` is given.
         """
         s = Sizes(
             model=model,
             layout=layout,
+            kind=kinds_of(model).most_sizes,
+            cluster=cluster,
             element_bytes=element_bytes,
             is_cpu=is_cpu,
             of_fullest=fullest_in_memory(layout, model.experts) if model.experts else 1.0,
@@ -280,9 +289,11 @@ def _total(values: Iterable[Number]) -> Number:
 
 
 def _at(value: Any, rows: NDArray[np.intp]) -> Any:
-    """The same with every array at `rows`."""
+    """The same with every array at `rows`; whole numbers as floats, so that no product of sizes overflows."""
     if isinstance(value, np.ndarray):
         return value[rows]
+    if type(value) is int:
+        return float(value)
     if not isinstance(value, tuple):
         return value
     parts = [_at(part, rows) for part in value]

@@ -21,7 +21,7 @@ from kernelcast.runtime.memory.states import (
     with_optimizer,
 )
 from kernelcast.runtime.memory.working import copies_bytes, largest_of, working_bytes, workspace_bytes
-from kernelcast.runtime.request.layout import Parallelism
+from kernelcast.runtime.request.layout import Cluster, Parallelism
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.chunks import chunks_of, kinds_of
 from kernelcast.runtime.step.layouts import Layouts
@@ -106,15 +106,17 @@ def architecture_of(compute: Iterable[ComputeFingerprint]) -> str:
 def stage_memory(model: ModelConfig, parallelism: Parallelism, **options: Any) -> tuple[StageMemory, ...]:
     """Memory of one device of every stage; options as of `bytes_of_loads`, UsageError for an unknown `dtype`."""
     stages, found = bytes_by_stage(model, parallelism, **options)
+    parameters = np.broadcast_to(found.parameters, len(stages)).tolist()
+    columns = [getattr(found, name).tolist() for name in _BY_STAGE]
     return tuple(
         StageMemory(
             stage=index,
             layers=sum(load.layers),
-            parameters=int(np.broadcast_to(found.parameters, len(stages))[index]),
+            parameters=int(held),
             workspace_bytes=int(found.workspace),
-            **{f"{name}_bytes": ceil(getattr(found, name)[index]) for name in _BY_STAGE},
+            **{f"{name}_bytes": ceil(one) for name, one in zip(_BY_STAGE, own, strict=True)},
         )
-        for index, load in enumerate(stages)
+        for index, (load, held, *own) in enumerate(zip(stages, parameters, *columns, strict=True))
     )
 
 
@@ -142,15 +144,18 @@ def bytes_of_loads(
     architecture: str = "",
     workspace: int | None = None,
     only: str = "",
+    cluster: Cluster | None = None,
 ) -> Bytes:
     """The bytes of loads of a layout's stages, a row each. `dtype` is float16, bfloat16 (mixed, fp32 master weights) or
     float32. A GPU's `architecture` decides workspaces and 8-bit copies; `workspace` is CUBLAS_WORKSPACE_CONFIG's. With
-    `only`, what the ops of that name take of states, activations and logits.
+    `only`, what the ops of that name take of states, activations and logits. No byte depends on the `cluster`: with the
+    one that times are asked for, layers are described once for both.
     """
     precision = precision_of(dtype, parallelism.reduce_dtype)
     own, whose = Layouts.of(parallelism), np.zeros(len(stages), dtype=np.intp)
     rows = Rows.of_loads(np.array([load.numbers for load in stages], dtype=np.float64), own.take(whose))
-    contents = Contents.of(model, own.as_one, precision.element, is_cpu=is_cpu, only=only).at(whose)
+    alike: dict[str, Any] = {"is_cpu": is_cpu, "only": only, "cluster": cluster}
+    contents = Contents.of(model, parallelism, precision.element, **alike).at(whose)
     buffers = 0 if is_cpu else workspace_bytes(model, parallelism, parallelism.tp, architecture, workspace)
     return memory_of(model, rows, contents, precision=precision, architecture=architecture, buffers=buffers)
 

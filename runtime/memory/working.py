@@ -83,7 +83,8 @@ def working_bytes(rows: Rows, contents: Contents) -> Working:
     pools = 2 * block_input + largest_of(rows, [layer.attention_gradient for layer in layers])
     pools = pools * (rows.layout.cuda_graphs == "partial")
     buffers = np.where(has_layers, layers[0].buffers + unused + pools, 0.0) + ids + dequantised
-    freed = [np.select([rows.recompute == SELECTIVE, rows.recompute == FULL], one.freed) for one in layers]
+    is_selective, is_full = rows.recompute == SELECTIVE, rows.recompute == FULL
+    freed = [np.where(is_selective, one.freed[0], is_full * one.freed[1]) for one in layers]
     at_end = np.maximum(loss_moment, output)
     is_end = rows.last * (at_end >= np.maximum(np.maximum(mlp, attention), embedding))
     return Working(
@@ -175,6 +176,7 @@ for LL128 and 0.5 MiB for LL, in pages of 2 MiB: `computeBuffSizes`, transport/p
 among more than two, and before NCCL 2.22 256 MiB that connections of the network share (32 channels · 16 steps ·
 512 KiB: `sharedNetBuffersInit`), make the 544 and 688 MiB that 2 and 4 A100 were seen to take (NCCL issue 964).
 """
+_BY_SIZE = np.array([0, 0, _PAIR_BYTES, _GROUP_BYTES], dtype=np.int64)
 _PEER_BYTES = 32 * 12 * _MIB
 """An all-to-all connects every pair of a node by 32 channels: 2.8 GB for the 8 H100 that took 3.3 (NCCL issue 1685)."""
 _NODE_DEVICES = 8
@@ -193,9 +195,7 @@ def communicator_bytes(layouts: Layouts) -> dict[str, NDArray[np.int64]]:
         "expert tp": expert_tp,
         "expert dp": np.where(cut > 1, tp * replicas // cut, 1),
     }
-    found = {
-        name: np.select([size < 2, size == 2], [0, _PAIR_BYTES], _GROUP_BYTES) for name, size in sizes.items()
-    }
+    found = {name: _BY_SIZE[np.minimum(size, 3)] for name, size in sizes.items()}
     if layouts.like.expert_dispatcher == "all_to_all":
         found["ep"] += _PEER_BYTES * _peers(ep, expert_tp)
     if layouts.like.context_exchange == "all_to_all":

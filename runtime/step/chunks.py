@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from kernelcast.runtime.byte_cache import remembered
 from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.errors import UsageError
-from kernelcast.runtime.request.fields import LAYER_PARTS, LAYOUT, LayerSplit, Mixer
+from kernelcast.runtime.request.fields import LAYER_PARTS, LAYOUT, LayerSplit, Mixer, Schedule
 from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.request.schedule import stage_of
@@ -42,6 +42,11 @@ class LayerKinds(NamedTuple):
 
     distinct: tuple[LayerKind, ...]
     of_layer: tuple[int, ...]
+
+    @property
+    def most_sizes(self) -> LayerKind:
+        """The kind whose layers depend on the most sizes, which ends of the model may hold too: one with experts."""
+        return next((kind for kind in self.distinct if kind.has_experts), DENSE)
 
     def counts(self, first: int, until: int) -> tuple[int, ...]:
         """Layers of each kind from number `first` to before number `until`."""
@@ -235,41 +240,59 @@ class Chunk:
 
 def chunks_of(model: ModelConfig, parallelism: Parallelism) -> tuple[Chunk, ...]:
     """The chunks of a layout in the order of the model, by copies; UsageError for more than its layers allow."""
+    return _cut_of(model, parallelism)[0]
+
+
+def stage_kinds(model: ModelConfig, parallelism: Parallelism) -> tuple[StageKind, ...]:
+    """The kind of every stage of a layout's pipeline; errors as of `chunks_of`."""
+    return _cut_of(model, parallelism)[1]
+
+
+def _cut_of(model: ModelConfig, parallelism: Parallelism) -> tuple[tuple[Chunk, ...], tuple[StageKind, ...]]:
     counts = layers_of_chunks(model.layers, parallelism)
-    kinds = kinds_of(model)
-    model_chunks = [*enumerate(zip(counts, accumulate(counts), strict=True))] * parallelism.copies
-    stages = [stage_of(parallelism.schedule, index, parallelism.pp) for index in range(len(model_chunks))]
-    return tuple(
-        Chunk(
-            index=index,
-            stage=stages[index],
-            counts=kinds.counts(end - count, end),
-            kept=kinds.counts(end - kept_layers(parallelism, count), end),
-            first=own == 0,
-            last=own == len(counts) - 1,
-            sends_forward=own < len(counts) - 1 and stages[index] != stages[index + 1],
-            sends_backward=own > 0 and stages[index] != stages[index - 1],
-        )
-        for index, (own, (count, end)) in enumerate(model_chunks)
-    )
-
-
-def stage_kinds(chunks: tuple[Chunk, ...], pp: int) -> tuple[StageKind, ...]:
-    """The kind of every stage of a pipeline."""
-    of_stage: list[list[Chunk]] = [[] for _ in range(pp)]
-    for chunk in chunks:
-        of_stage[chunk.stage].append(chunk)
-    return tuple(
-        StageKind(
-            counts=tuple(sum(counts) for counts in zip(*(chunk.counts for chunk in own), strict=True)),
-            first=any(chunk.first for chunk in own),
-            last=any(chunk.last for chunk in own),
-        )
-        for own in of_stage
-    )
+    kept = tuple(map({count: kept_layers(parallelism, count) for count in set(counts)}.__getitem__, counts))
+    return _cut(kinds_of(model), counts, kept, parallelism.schedule, parallelism.pp, parallelism.copies)
 
 
 def kept_layers(layout: Parallelism, layers: int) -> int:
     """How many of a chunk's layers are not run again: its last ones. Selective checkpointing leaves none out."""
     some = layout.recompute_layers
     return max(0, layers - some) if layout.recompute == "full" and some else 0
+
+
+@lru_cache(maxsize=1 << 8)
+def _cut(
+    kinds: LayerKinds,
+    counts: tuple[int, ...],
+    kept: tuple[int, ...],
+    schedule: Schedule,
+    pp: int,
+    copies: int,
+) -> tuple[tuple[Chunk, ...], tuple[StageKind, ...]]:
+    """Chunks of `counts` layers, `kept` of them not recomputed, and the stages that hold them."""
+    model_chunks = [*enumerate(zip(counts, kept, accumulate(counts), strict=True))] * copies
+    stages = [stage_of(schedule, index, pp) for index in range(len(model_chunks))]
+    chunks = tuple(
+        Chunk(
+            index=index,
+            stage=stages[index],
+            counts=kinds.counts(end - count, end),
+            kept=kinds.counts(end - whole, end),
+            first=own == 0,
+            last=own == len(counts) - 1,
+            sends_forward=own < len(counts) - 1 and stages[index] != stages[index + 1],
+            sends_backward=own > 0 and stages[index] != stages[index - 1],
+        )
+        for index, (own, (count, whole, end)) in enumerate(model_chunks)
+    )
+    of_stage: list[list[Chunk]] = [[] for _ in range(pp)]
+    for chunk in chunks:
+        of_stage[chunk.stage].append(chunk)
+    return chunks, tuple(
+        StageKind(
+            counts=tuple(map(sum, zip(*(chunk.counts for chunk in own), strict=True))),
+            first=any(chunk.first for chunk in own),
+            last=any(chunk.last for chunk in own),
+        )
+        for own in of_stage
+    )

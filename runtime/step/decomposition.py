@@ -246,10 +246,11 @@ class Decomposition:
         return int(self._held(stage).total)
 
     def _held(self, stage: StageKind) -> HeldParameters:
-        # Parameters of experts depend on more sizes than parameters of a dense layer.
-        kind = next((kind for kind in self.kinds.distinct if kind.has_experts), DENSE)
-        parts = part_parameters(self.sizes.of_kind(kind))
-        return parts.of_stage(layers=stage.counts, first=stage.first, last=stage.last)
+        return self._part_parameters.of_stage(layers=stage.counts, first=stage.first, last=stage.last)
+
+    @cached_property
+    def _part_parameters(self) -> PartParameters:
+        return part_parameters(self.sizes.of_kind(self.kinds.most_sizes))
 
     @property
     def without_recomputation(self) -> "Decomposition":
@@ -274,7 +275,7 @@ class Decomposition:
     @cached_property
     def stages(self) -> tuple[StageKind, ...]:
         """The kind of every stage."""
-        return stage_kinds(self.chunks, self.parallelism.pp)
+        return stage_kinds(self.model, self.parallelism)
 
     def calls(self, stage: int) -> Iterator[tuple[Component, Call]]:
         """What a stage calls for one micro-batch, and then once per update, with the component it belongs to.

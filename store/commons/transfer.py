@@ -185,10 +185,7 @@ class _Redirects(request.HTTPRedirectHandler):
                 f"redirects to the host {one_line(there.netloc)[:200]}, expected {here.netloc}"
                 " (commons add --other-hosts allows it)"
             )
-        following = super().redirect_request(req, fp, code, msg, headers, newurl)
-        if following is not None and (part := req.get_header("Range")):
-            following.add_header("Range", part)
-        return following
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
 def _opener(other_hosts: bool) -> request.OpenerDirector:

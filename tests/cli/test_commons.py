@@ -84,6 +84,13 @@ def test_two_sites(capsys: Capture, tmp_path: Path) -> None:
     )
 
 
+def test_the_page_of_a_report_lists_what_sources_offer(capsys: Capture, tmp_path: Path) -> None:
+    run(capsys, "publish", str(SMALL), "public")
+    run(capsys, "add", "public")
+    run(capsys, "report", str(SMALL), "--html", "page.html")
+    assert "gelu" in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
 def test_wrong_use(capsys: Capture, tmp_path: Path) -> None:
     assert "names no source, expected one (kernelcast commons add)" in run(
         capsys, "pull", "--into", "b.db", status=2

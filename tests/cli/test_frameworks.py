@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,19 @@ def test_what_is_printed_is_read_back(
         parallelism(asked("--layout", "-", "--sequence-length", "4", "--json", input=printed.stdout))
         == expected
     )
+
+
+def test_files_that_a_script_names_are_read_beside_it_but_not_beside_standard_input(
+    asked: Callable[..., Result], tmp_path: Path
+) -> None:
+    script = "deepspeed --num_gpus 2 train.py --per_device_train_batch_size 2 --deepspeed_config ds.json"
+    (tmp_path / "layouts").mkdir()
+    (tmp_path / "layouts" / "ds.json").write_text('{"zero_optimization": {"stage": 2}}')
+    (file := tmp_path / "layouts" / "train.sh").write_text(script)
+    more = ("--sequence-length", "4", "--json")
+    assert parallelism(asked("--layout", str(file), *more))["zero"] == 2
+    with chdir(file.parent):
+        assert parallelism(asked("--layout", "-", *more, input=script))["zero"] == 0
 
 
 def test_only_the_arguments_are_on_standard_output(make_bundle: Make, model_file: Path, run: Run) -> None:

@@ -109,6 +109,7 @@ def test_a_database(explore: Explore) -> None:
     text = body.decode()
     for heading in ("small.db", "Coverage", "Noise", "Doubtful samples", "Hardware side by side"):
         assert heading in text
+    assert "<script" in text  # which sorts
     # The four points of gemm that two kinds of hardware have: 0.39 is the geometric mean of their ratios.
     assert re.search(r"<td>gemm</td><td>backward</td>.{0,300}0\.39 ×.{0,100}0\.22 ×.{0,100}0\.62 ×", text)
     assert json.loads(explorer.get("/pages")[2]) == [

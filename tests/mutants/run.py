@@ -6,7 +6,7 @@ cosmic-ray (MIT) makes the changes, N of each PATH; its own runner has one test 
 run once first, with changed statements that say who reaches them. A mutant then meets those tests, the quickest
 first, and others of their files (fixtures and caches are shared there), up to some CPU seconds, until one fails, in
 a fork of a pytest that has collected all of them. What is changed where a module is imported is reached by whatever
-calls a function of it, else by tests named like it, and has a process of its own. Pythons that a test starts are
+calls a function of it or stands in its folder of tests, and has a process of its own. Pythons that a test starts are
 changed too; an interrupted run leaves no changed file. Hypothesis draws the same examples every time. Exit status 1
 where one survived.
 
@@ -56,16 +56,15 @@ def _changed(loader, name, own=SourceFileLoader.get_code, codes=_codes):
     return codes[loader.path] if loader.path in codes else own(loader, name)
 SourceFileLoader.get_code = _changed
 def _reached(number, seen=set(), file=os.open({reached!r}, os.O_WRONLY | os.O_APPEND | os.O_CREAT)):
-    key = number, os.environ.get("PYTEST_CURRENT_TEST")
-    if key not in seen:
-        seen.add(key)
-        os.write(file, f"{{number}} {{key[1]}}\\n".encode())
+    if number not in seen:  # emptied before each test
+        seen.add(number)
+        os.write(file, f"{{number}} {{os.environ.get('PYTEST_CURRENT_TEST')}}\\n".encode())
 builtins.__mutant__ = int(os.environ["MUTANT"]).__eq__ if "MUTANT" in os.environ else _reached
 """
 
 
-def _named_like(path: Path) -> list[str]:
-    found = (ROOT / "tests" / path.parent).glob(f"test_{path.stem[:4]}*.py")
+def _beside(path: Path) -> list[str]:
+    found = (ROOT / "tests" / path.parent).glob("test_*.py")
     return [str(one.relative_to(ROOT)) for one in found]
 
 
@@ -136,16 +135,17 @@ def _pytest(name: str, arguments: list[str], tests: Sequence[str], plugin: Any) 
     return status
 
 
-class _EmptyCaches:
-    """Each file begins with empty caches: else the first test alone reaches what they keep."""
+class _Recorder:
+    """Each test reports what it reaches; each file begins with empty caches, else its first test alone reaches them."""
 
     path: Path | None = None
 
     def pytest_runtest_setup(self, item: Any) -> None:
+        builtins.__mutant__.__defaults__[0].clear()  # type: ignore[attr-defined]
         if item.path != self.path:
             modules = [module for name, module in sys.modules.items() if name.startswith("kernelcast.")]
             for value in [one for module in modules for one in vars(module).values()]:
-                if isinstance(value, type(cache(_named_like))):
+                if isinstance(value, type(cache(_beside))):
                     value.cache_clear()
         self.path = item.path
 
@@ -214,7 +214,7 @@ def record(codes: dict[str, Any], tests: Sequence[str], jobs: int) -> dict[str, 
         list(
             pool.map(
                 lambda n: run(
-                    f"record{n}", files[n::jobs], codes, 7200, "-rf", "--tb=no", plugin=_EmptyCaches()
+                    f"record{n}", files[n::jobs], codes, 7200, "-rf", "--tb=no", plugin=_Recorder()
                 ),
                 range(jobs),
             )
@@ -234,9 +234,15 @@ def record(codes: dict[str, Any], tests: Sequence[str], jobs: int) -> dict[str, 
     }
 
 
-def chosen(path: Path, reaching: Sequence[str], took_s: dict[str, float], seconds: float) -> list[str]:
-    """Tests for a mutant of `path`, quickest first: those that reach it, then others of their files."""
-    files = {one.partition("::")[0] for one in reaching} or set(_named_like(path))
+def chosen(
+    path: Path, reaching: Sequence[str], took_s: dict[str, float], seconds: float, *, is_inside: bool
+) -> list[str]:
+    """Tests for a mutant of `path`, in a function or not, quickest first: those that reach it, then others of their
+    files, and of the folder of tests for `path` where calls of functions do not tell.
+    """
+    files = {one.partition("::")[0] for one in reaching}
+    if not (files and is_inside):
+        files |= set(_beside(path))
     others = [one for one in took_s if one.partition("::")[0] in files and one not in set(reaching)]
     found: list[str] = []
     total_s = 0.0
@@ -301,7 +307,14 @@ def main() -> None:
     asked = [one for one in range(len(mutants)) if begin <= one % options.mutants + 1 <= end]
     reached, took_s = recorded["reached"], recorded["took_s"]
     tests = {
-        one: chosen(mutants[one].path, reached.get(str(one), []), took_s, options.seconds) for one in asked
+        one: chosen(
+            mutants[one].path,
+            reached.get(str(one), []),
+            took_s,
+            options.seconds,
+            is_inside=one in inside,
+        )
+        for one in asked
     }
     tried, noticed = Counter[str](), Counter[str]()
     for number, by in noticing(mutants, codes, inside, tests, took_s, options.jobs):

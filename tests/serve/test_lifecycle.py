@@ -121,6 +121,15 @@ def test_addresses_that_are_refused(make_bundle: Callable[..., Path]) -> None:
 def test_remote_addresses_are_for_who_insists(start: Start) -> None:
     server = start("--allow-remote", listen="0.0.0.0:0")
     assert "need no password" in server.log.read_text()
+    assert server.stop() == 0
+    for options, listen in (
+        (["--allow-remote"], ""),
+        (["--allow-remote", "--quiet"], "0.0.0.0:0"),
+        ([], "127.0.0.1:0"),
+    ):
+        server = start(*options, listen=listen)
+        assert "password" not in server.log.read_text()
+        server.stop()
 
 
 def test_a_port_that_is_taken(make_bundle: Callable[..., Path]) -> None:

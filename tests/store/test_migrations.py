@@ -5,12 +5,14 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from kernelcast.runtime.errors import DataError
 from kernelcast.store import Database, check_database, merge_databases
+from kernelcast.store.querying import answer
 from kernelcast.store.schema import (
     MIGRATIONS,
     OLDEST_VERSION,
@@ -99,6 +101,39 @@ def test_an_old_database_keeps_its_content(tmp_path: Path, version: int) -> None
         assert lacks == ({"timeline", "traced_step", "traced_event"} & lacks if version == 4 else set())
         assert counts["sample"] > 0
     assert check_database(old) == []
+
+
+@pytest.mark.parametrize("version", range(OLDEST_VERSION, SCHEMA_VERSION))
+def test_an_old_database_reads_as_what_it_is_migrated_to(tmp_path: Path, version: int) -> None:
+    old = tmp_path / "old.db"
+    of_version(Path(shutil.copy(SMALL, old)), version)
+    with closing(sqlite3.connect(old)) as connection:
+        # Columns are added to this table alone, which small.db has no rows of.
+        columns = connection.execute("SELECT name, type FROM pragma_table_info('event_kind')").fetchall()
+        if columns:
+            values = {name: "a" if kind == "TEXT" else 1 for name, kind in columns}
+            values |= {"id": "a" * 32, "class": "memory"}
+            marks = ", ".join(f":{name}" for name in values)
+            connection.execute(f"INSERT INTO event_kind ({', '.join(values)}) VALUES ({marks})", values)
+            connection.commit()
+    asked = [f"SELECT * FROM {name}" for name in ("sample", "event_kind", "stream_wait")]
+
+    def rows() -> list[object]:
+        found = list[object]()
+        for sql in asked:
+            with answer(old, sql) as answered:
+                places = sorted(range(len(answered.columns)), key=lambda place: answered.columns[place])
+                found.append(
+                    [
+                        sorted(answered.columns),
+                        *sorted(repr([row[one] for one in places]) for row in answered.rows),
+                    ]
+                )
+        return found
+
+    before = rows()
+    Database.open(old).close()
+    assert rows() == before
 
 
 def test_a_migration_is_applied_once(connection: sqlite3.Connection) -> None:

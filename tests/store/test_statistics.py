@@ -1,5 +1,6 @@
 """The statistics of repetitions."""
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from kernelcast.runtime.errors import UsageError
 from kernelcast.store import middle_five_mean_us, percentile, quiet_us, spread
-from kernelcast.store.statistics import inner_mean_us
+from kernelcast.store.statistics import inner_mean_us, weighted_quantile
 
 DURATIONS = st.lists(st.floats(0.001, 1e9), min_size=1, max_size=60)
 
@@ -48,6 +49,18 @@ def test_statistics_lie_within_the_durations_whatever_their_order(durations: lis
         assert low * (1 - 1e-12) <= statistic(durations) <= high * (1 + 1e-12)
     assert quiet_us(durations) == quiet_us(durations[::-1])
     assert spread(durations) >= 0
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 4)), max_size=9), st.integers(0, 20))
+def test_a_weight_counts_a_value_as_often(weighted: list[tuple[float, int]], twentieths: int) -> None:
+    ordered = sorted(value for value, weight in weighted for _ in range(weight))
+    rank = max(1, math.ceil(twentieths * len(ordered) / 20))
+    expected = ordered[rank - 1] if ordered else 1.0
+    assert weighted_quantile(weighted, twentieths / 20) == expected
+
+
+def test_without_weight_a_quantile_is_1() -> None:
+    assert weighted_quantile([(3.0, 0.0)], 0.5) == 1.0
 
 
 def test_inner_mean_leaves_out_a_tenth_at_both_ends() -> None:

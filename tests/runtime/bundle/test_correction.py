@@ -24,6 +24,12 @@ def test_a_correction_is_the_same_after_manifest_json() -> None:
     assert again.points == 3
 
 
+def test_how_alike_workloads_are_by_default() -> None:
+    """Bundles that were shipped are read with these scales: other ones would change what they answer."""
+    found = CORRECTION.log_factors(TIMES_US * [1.1, 2, 0.5], ROOFLINE_US, VECTORS + np.array([3, 5]))
+    assert found == pytest.approx([0.7159, 0.7426, 0.7448], abs=1e-4)
+
+
 def test_far_from_all_points_it_is_an_offset() -> None:
     """No line is carried on: far outside, all that is left is the same for every workload."""
     far = [

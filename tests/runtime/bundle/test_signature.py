@@ -93,6 +93,9 @@ def test_changed_bundles_and_signatures_are_refused(signed: Path, make_bundle: M
             tmp_path / "allowed",
             "is not an SSH signature$|is by no signer in|does not hold|larger than",
         )
+    for size_bytes, message in ((1 << 16, "is not an SSH signature$"), ((1 << 16) + 1, "larger than")):
+        signature_path(signed).write_bytes(b"-" * size_bytes)
+        refused(signed, tmp_path / "allowed", message)
     # Made with the right key, but for another purpose.
     done = subprocess.run(
         ["ssh-keygen", "-Y", "sign", "-f", tmp_path / "own", "-n", "file"],

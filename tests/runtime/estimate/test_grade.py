@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from kernelcast.runtime import Estimator, Parallelism, load_model
 from kernelcast.runtime.answers.uncertainty import never_compared
-from kernelcast.runtime.estimate.doubts import grade_of
+from kernelcast.runtime.answers.warnings import Cause
+from kernelcast.runtime.estimate.doubts import Doubt, grade_of
 from kernelcast.runtime.estimate.predicted_range import PredictedRange, chances_of_least
 
 widths = st.floats(0, 2)
@@ -33,6 +34,21 @@ ranges = st.builds(
 def test_by_the_width_of_the_interval(interval_s: tuple[float, float], grade: str, reason: str) -> None:
     found = grade_of(1.0, interval_s, ())
     assert found.to_dict() == {"grade": grade, "reason": reason}
+
+
+@pytest.mark.parametrize(
+    ("share", "reason"),
+    [
+        (None, "an operator is left out of the sum"),
+        (0.25, "25 % of the step is left out of the sum"),
+        (0.1, "10 % of the step is left out of the sum"),
+        (0.09, "in 9 of 10 cases 10 % shorter to 30 % longer"),
+    ],
+)
+def test_a_cause_of_doubt_about_a_tenth_of_the_step_is_its_reason(share: float | None, reason: str) -> None:
+    doubt = Doubt(cause=Cause.LEFT_OUT, summary="gelu", share=share, has_influence=True, warnings=())
+    assert grade_of(1.0, (0.9, 1.3), [doubt]).reason.rpartition("; ")[2] == reason
+    assert "left out" not in grade_of(1.0, (0.9, 1.2), [doubt]).reason
 
 
 def test_a_step_like_no_compared_one_is_not_good() -> None:

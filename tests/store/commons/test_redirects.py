@@ -32,12 +32,21 @@ def test_redirects(public: Path, serving: Serving, tmp_path: Path, location: str
             assert pull(source(server.address, other_hosts=True), tmp_path / "new.db").rows
 
 
-def test_redirects_on_the_same_host_are_followed(public: Path, serving: Serving, tmp_path: Path) -> None:
+def test_redirects_on_the_same_host_are_followed_and_cut_files_continued(
+    public: Path, serving: Serving, tmp_path: Path
+) -> None:
     def act(handler: Handler) -> bool:
         if handler.path.startswith("/old/"):
             handler.answer(b"", 301, Location=handler.path.removeprefix("/old"))
             return True
-        return False
+        if not handler.path.startswith("/parts/") or handler.headers.get("Range"):
+            return False
+        content = Path(handler.translate_path(handler.path)).read_bytes()
+        handler.cut(content, len(content) // 2)
+        return True
 
     with serving(public, act) as server:
-        assert pull(source(f"{server.address}/old"), tmp_path / "new.db").rows
+        pulled = pull(source(f"{server.address}/old"), tmp_path / "new.db")
+        assert pulled.rows
+        continued = [path for path, asked in server.asked if asked and not path.startswith("/old/")]
+        assert len(continued) == len(pulled.parts)

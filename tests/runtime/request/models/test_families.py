@@ -135,6 +135,7 @@ def test_an_unknown_model_with_a_vision_encoder(tmp_path: Path) -> None:
         ("deepseek-v3", {"moe_layer_freq": 2}, "moe_layer_freq is 2, expected 1"),
         ("deepseek-v3", {"scoring_func": "tanh"}, "scoring_func is 'tanh', expected softmax or sigmoid"),
         ("glm-4.5", {"partial_rotary_factor": 1.5}, "partial_rotary_factor is 1.5, expected a number above 0"),
+        ("glm-4.5", {"partial_rotary_factor": 0}, "partial_rotary_factor is 0, expected a number above 0"),
         ("opt-66b", {"do_layer_norm_before": False}, "do_layer_norm_before is false, expected true"),
         ("mixtral-8x22b", {"num_local_experts": None}, "field num_local_experts is missing, expected a whole"),
         ("mixtral-8x22b", {"num_experts_per_tok": 9}, "experts_per_token is 9, expected from 1 to experts (8)"),
