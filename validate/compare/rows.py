@@ -272,7 +272,7 @@ def _matching(work: Work, wanted: Collection[Row]) -> Row | None:
     if any(one.operator == "grouped_gemm" for one in wanted) and elements(work.vector) < elements(
         nearest.vector
     ):
-        return nearest  # of one expert, whose part the prediction does not tell apart
+        return nearest  # of one expert, whose part the prediction does not have
     return nearest if distance[id(nearest)] <= math.log(_NEAR) else None
 
 
