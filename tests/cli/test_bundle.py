@@ -31,6 +31,19 @@ def printed(capsys: pytest.CaptureFixture[str]) -> Printed:
     return lambda *arguments: (ended("bundle", *arguments), *capsys.readouterr())
 
 
+def test_info_lists_what_was_measured_on_another_device(printed: Printed, tmp_path: Path) -> None:
+    path = tmp_path / "l40s.kcast"
+    assert ended("hardware", "l40s", "-o", path) == 0
+    lines = [" ".join(line.split()) for line in printed("info", path)[1].splitlines()]
+    rows = [
+        f"{one.operator} {one.direction_text} {one.transfer.origin.device}"
+        for one in read_bundle(path).manifest.regressors
+        if one.transfer is not None
+    ]
+    assert rows
+    assert [row for row in rows if not any(line.startswith(row) for line in lines)] == []
+
+
 @pytest.fixture
 def small(tmp_path: Path, regressor: Make, manifest: Make, linear_model: Make) -> Path:
     """A bundle of two regressors with everything that info shows."""

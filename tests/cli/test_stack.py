@@ -12,7 +12,8 @@ from kernelcast.cli.search import search_
 from kernelcast.cli.stack import list_
 from kernelcast.cli.walltime import walltime
 from kernelcast.runtime import Estimator, UsageError
-from kernelcast.runtime.stack import shipped_stacks
+from kernelcast.runtime.stack import shipped_stacks, stack_named
+from kernelcast.runtime.views.formatting import percent
 from kernelcast.serve.answering import of_request
 from kernelcast.serve.warm import Warm
 from kernelcast.walltime import script_job
@@ -98,7 +99,16 @@ def test_the_list_has_every_stack() -> None:
     listed = json.loads(CliRunner().invoke(list_, ["--json"], catch_exceptions=False).output)
     assert [one["name"] for one in listed] == list(shipped_stacks())
     assert [one["kernel"] for one in listed if one["name"] == "fsdp-composer"] == ["flash-1-triton"]
-    assert {"fsdp-composer", "megatron-core", "none"} <= {line.split(" ")[0] for line in shown.splitlines()}
+    lines = [" ".join(line.split()) for line in shown.splitlines()]
+    for one in map(stack_named, shipped_stacks()):
+        errors = (
+            percent(one.residual),
+            str(one.steps or "-"),
+            percent(one.error_before),
+            percent(one.error_left_out),
+        )
+        assert [f"{one.attention:.3f}" in line for line in lines if line.startswith(f"{one.name} ")] == [True]
+        assert any(line.startswith(f"{one.name} ") and line.endswith(" ".join(errors)) for line in lines)
 
 
 def test_an_unknown_stack_is_one_line(given: list[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -89,6 +89,8 @@ def test_texts_are_broken_and_numbers_are_not() -> None:
         "a     one two three   1,234.5 ms",
         "      four five",
     ]
+    names = text_table(("name", "text", "time"), [("a", "one of all-to-all", "1,234.5 ms")], width=32)
+    assert [line[6:20].strip() for line in names.splitlines()[2:]] == ["one of", "all-to-all"]
 
 
 def test_what_fits_in_no_way_is_a_line_for_each_column() -> None:

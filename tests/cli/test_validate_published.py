@@ -1,6 +1,6 @@
 """`kernelcast validate published`: what it refuses before the long work; what it prints is tested with the work.
 
-`kernelcast validate plans`: what it prints is what its JSON says.
+`kernelcast validate plans`: what it prints is what its JSON says. `validate steps` marks what does not fit.
 """
 
 import json
@@ -84,3 +84,29 @@ def test_runs_are_printed_as_they_are_in_json(capsys: pytest.CaptureFixture[str]
         f"mean error: goodput {100 * found['goodput_error']:.1f} points, GPU-hours "
         f"{100 * found['gpu_hours_error']:.1f} %; {found['within']} of {len(found['runs'])} within the interval"
     )
+
+
+RUNS = """site = "Example"
+hardware = "a device"
+source = "made up"
+licence = "CC0"
+[defaults]
+gpus_per_node = 8
+pp = 1
+mp = 1
+dp = 1
+micro_batch = 1
+micro_batches = 2
+"""
+MODEL = "[models.{}]\nsequence_length = 64\nattention_heads = 8\nlayers = 4\nvocabulary_size = 1000\nhidden_size = {}\n"
+
+
+def test_steps_that_do_not_fit_are_marked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, sizes = tmp_path / "runs.toml", {"small": 1024, "large": 65_536}
+    runs = "".join(f'[[runs]]\nmodel = "{name}"\nmeasured_s = 0.009\n' for name in sizes)
+    file.write_text(RUNS + "".join(MODEL.format(*one) for one in sizes.items()) + runs)
+    text = printed(capsys, "validate", "steps", file, "--hardware", "h100-sxm", "--each")
+    small, large = (
+        next(line for line in text.splitlines() if line.startswith(f"{name} (")) for name in sizes
+    )
+    assert (" GiB" in small, "(does not fit)" in small, "GiB (does not fit)" in large) == (True, False, True)

@@ -6,7 +6,7 @@ cosmic-ray (MIT) makes the changes, N of each PATH; its own runner has one test 
 run once first, with changed statements that say who reaches them. A mutant then meets those tests, the quickest
 first, and others of their files (fixtures and caches are shared there), up to some CPU seconds, until one fails, in
 a fork of a pytest that has collected all of them. What is changed where a module is imported is reached by whatever
-calls a function of it, else by tests named like it, and has a process of its own. Pythons that a test starts are
+calls a function of it or stands in its folder of tests, and has a process of its own. Pythons that a test starts are
 changed too; an interrupted run leaves no changed file. Hypothesis draws the same examples every time. Exit status 1
 where one survived.
 
@@ -63,8 +63,8 @@ builtins.__mutant__ = int(os.environ["MUTANT"]).__eq__ if "MUTANT" in os.environ
 """
 
 
-def _named_like(path: Path) -> list[str]:
-    found = (ROOT / "tests" / path.parent).glob(f"test_{path.stem[:4]}*.py")
+def _beside(path: Path) -> list[str]:
+    found = (ROOT / "tests" / path.parent).glob("test_*.py")
     return [str(one.relative_to(ROOT)) for one in found]
 
 
@@ -145,7 +145,7 @@ class _Recorder:
         if item.path != self.path:
             modules = [module for name, module in sys.modules.items() if name.startswith("kernelcast.")]
             for value in [one for module in modules for one in vars(module).values()]:
-                if isinstance(value, type(cache(_named_like))):
+                if isinstance(value, type(cache(_beside))):
                     value.cache_clear()
         self.path = item.path
 
@@ -234,9 +234,15 @@ def record(codes: dict[str, Any], tests: Sequence[str], jobs: int) -> dict[str, 
     }
 
 
-def chosen(path: Path, reaching: Sequence[str], took_s: dict[str, float], seconds: float) -> list[str]:
-    """Tests for a mutant of `path`, quickest first: those that reach it, then others of their files."""
-    files = {one.partition("::")[0] for one in reaching} or set(_named_like(path))
+def chosen(
+    path: Path, reaching: Sequence[str], took_s: dict[str, float], seconds: float, *, is_inside: bool
+) -> list[str]:
+    """Tests for a mutant of `path`, in a function or not, quickest first: those that reach it, then others of their
+    files, and of the folder of tests for `path` where calls of functions do not tell.
+    """
+    files = {one.partition("::")[0] for one in reaching}
+    if not (files and is_inside):
+        files |= set(_beside(path))
     others = [one for one in took_s if one.partition("::")[0] in files and one not in set(reaching)]
     found: list[str] = []
     total_s = 0.0
@@ -301,7 +307,14 @@ def main() -> None:
     asked = [one for one in range(len(mutants)) if begin <= one % options.mutants + 1 <= end]
     reached, took_s = recorded["reached"], recorded["took_s"]
     tests = {
-        one: chosen(mutants[one].path, reached.get(str(one), []), took_s, options.seconds) for one in asked
+        one: chosen(
+            mutants[one].path,
+            reached.get(str(one), []),
+            took_s,
+            options.seconds,
+            is_inside=one in inside,
+        )
+        for one in asked
     }
     tried, noticed = Counter[str](), Counter[str]()
     for number, by in noticing(mutants, codes, inside, tests, took_s, options.jobs):

@@ -119,7 +119,7 @@ def test_an_old_database_reads_as_what_it_is_migrated_to(tmp_path: Path, version
     asked = [f"SELECT * FROM {name}" for name in ("sample", "event_kind", "stream_wait")]
 
     def rows() -> list[object]:
-        found = []
+        found = list[object]()
         for sql in asked:
             with answer(old, sql) as answered:
                 places = sorted(range(len(answered.columns)), key=lambda place: answered.columns[place])

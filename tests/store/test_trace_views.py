@@ -23,6 +23,15 @@ def test_the_parts_of_each_step(database: Database, add_trace: TraceAdder) -> No
     assert second["overlapped_percent"] is None
 
 
+def test_a_timeline_that_is_stored_again_is_not_stored_twice(
+    database: Database, add_trace: TraceAdder
+) -> None:
+    add_trace()
+    before = database.row_counts(), database.content_digest()
+    add_trace()
+    assert (database.row_counts(), database.content_digest()) == before
+
+
 def test_rates(database: Database, add_trace: TraceAdder) -> None:
     add_trace()
     [product] = database.query("SELECT * FROM product_rate")

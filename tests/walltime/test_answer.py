@@ -1,7 +1,6 @@
 """The whole question: what is predicted, checked and told, and where every slip is blamed."""
 
 import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -167,10 +166,17 @@ def test_extrapolation_is_told(tmp_path: Path, make_bundle: Make) -> None:
 def test_a_layout_that_does_not_fit_is_told(ask: Ask) -> None:
     class SmallGpus(Estimator):
         def predict(self, **question: Any) -> Estimate:
-            return super().predict(**question, gpu_memory_bytes=1)
+            return super().predict(**question, gpu_memory_bytes=3 << 30)
 
-    (warning,) = ask(load=SmallGpus.load).warnings
-    assert re.fullmatch(r"the fullest GPU would need \d+\.\d GiB and has 0\.0 GiB", warning)
+    found = ask(load=SmallGpus.load, model="llama-2-7b")
+    needed_gib, usable_gib = (
+        f"{size or 0:.1f}"
+        for size in (
+            found.estimate.memory.largest_bytes / 2**30,
+            (found.estimate.memory.usable_bytes or 0) / 2**30,
+        )
+    )
+    assert f"the fullest GPU would need {needed_gib} GiB and has {usable_gib} GiB" in found.warnings
 
 
 @pytest.mark.parametrize("field", ["bundle", "model", "micro_batch", "steps"])
@@ -240,6 +246,10 @@ def test_models_by_name(ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (tmp_path / "models" / "ours.toml").write_text(SIZES)
     site = 'models = "models"'
     assert ask(model="ours", site=site).estimate.model.hidden_size == 8
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert ask(model="ours", site='models = "~/models"').estimate.model.hidden_size == 8
+    with pytest.raises(UsageError, match="model 'ours' is unknown"):
+        ask(model="ours", site='models = "~no-such-user/models"')
     # A name is never a file of the folder that one happens to be in.
     monkeypatch.chdir(tmp_path / "models")
     (tmp_path / "models" / "mine").write_text(SIZES)
@@ -306,6 +316,7 @@ def test_a_script_as_it_is(tmp_path: Path, make_bundle: Make) -> None:
     found = answer(find_job(script, options=options, environment={"KERNELCAST_SITE": ""}))
     assert (found.gpus, found.walltime.steps) == (8, 500)
     assert found.estimate.model.layers == 4
+    assert found.settings.given["framework"].value == "megatron-lm"
     origins = {name: given.origin for name, given in found.settings.given.items()}
     assert origins["pp"] == f"{script} line 6"
     assert origins["steps"] == f"{script} line 7"
@@ -326,6 +337,21 @@ def test_samples_of_a_script(tmp_path: Path, make_bundle: Make) -> None:
     assert found.walltime.steps == 600 // 12
     assert found.settings.given["samples"].origin == f"{script} line 7"
     assert f"{script}: not read (1): --lr (line 7)" in found.warnings
+
+
+def test_the_model_of_a_script_is_its_own_unless_a_field_names_one(tmp_path: Path, make_bundle: Make) -> None:
+    (model_file := tmp_path / "ours.toml").write_text(SIZES)
+    script = tmp_path / "train.sbatch"
+    script.write_text(
+        "#!/bin/bash\n#SBATCH --nodes=1 --gpus-per-node=8\naccelerate launch --num_processes 8 train.py"
+        " --model_name_or_path Qwen/Qwen3-0.6B --per_device_train_batch_size 1 --max_seq_length 4 --max_steps 9\n"
+    )
+    for given, name in (({}, "qwen3-0.6b"), ({"model": str(model_file)}, "ours")):
+        options = {"bundle": str(make_bundle()), **given}
+        found = answer(find_job(script, options=options, environment={"KERNELCAST_SITE": ""}))
+        assert found.estimate.model.name == name
+        if not given:
+            assert found.settings.given["model"].origin == f"{script} line 3"
 
 
 def test_a_script_that_cannot_be_read_is_refused_with_its_line(tmp_path: Path, make_bundle: Make) -> None:

@@ -40,6 +40,17 @@ def test_an_annotation_is_a_text() -> None:
         job(annotations={"kernelcast/pp": 4}).given(Path("/folder"))
 
 
+@pytest.mark.parametrize(
+    ("name", "where"), [("a", "job.yaml (Job a)"), (3, "job.yaml"), ("a\x1b", "job.yaml")]
+)
+def test_a_job_is_named_by_a_name_that_can_be_printed(name: object, where: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        KubernetesJob.read(
+            {"kind": "Job", "apiVersion": "batch/v1", "metadata": {"name": name}}, where="job.yaml"
+        )
+    assert str(caught.value).startswith(f"{where}: spec is")
+
+
 def test_limits() -> None:
     assert job().asked_s() is None
     assert job(**{DEADLINE: 1}).limits() == [1]

@@ -215,3 +215,13 @@ def test_a_changed_event_is_found(make_file: FileMaker, db: Path, damage: str, f
 )
 def test_products_by_their_shapes(name: str, dims: tuple[tuple[int, ...], ...], expected: Any) -> None:
     assert product_shape(name, dims) == expected
+
+
+def test_kernels_of_less_than_5_us_are_short(make_file: FileMaker, step: Any) -> None:
+    step.events.clear()
+    step.host("user_annotation", "ProfilerStep#1", 1000.0, 1900, 1, {})
+    step.host_us, step.device_us = 1001.0, 1100.0
+    step.call("aten::mm", kernels=(("one", 4.0), ("two", 4.999), ("three", 5.0), ("four", 6.0)))
+    with opened_traces([make_file("short.json", events=step.events)]) as database:
+        [launches] = trace_report(database, *traced_runs(database)).launches
+    assert launches["short_percent"] == 50.0

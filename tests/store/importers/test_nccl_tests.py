@@ -78,8 +78,10 @@ def test_importing_again_adds_nothing(made: Path, tmp_path: Path) -> None:
 def test_an_older_log_has_to_be_told_its_collective(made: Path) -> None:
     with pytest.raises(DataError, match=r"older\.log:2: the log does not say which collective"):
         read_nccl_tests([made / "older.log"], strict=True)
-    parsed = read_nccl_tests([made / "older.log"], collective="all_reduce", strict=True)
-    (batch,) = parsed.runs
+    again = made / "again.log"
+    again.write_text((made / "older.log").read_text())
+    parsed = read_nccl_tests([made / "older.log", again], collective="all_reduce", strict=True)
+    batch, _ = parsed.runs
     assert {s.vector for s in batch.samples} == {(512, 1, 2)}
     assert {s.dtype for s in batch.samples} == {"float16"}
     assert (batch.software.nccl, batch.software.cuda) == ("2.8.4", "11.2")
@@ -203,6 +205,13 @@ def test_malformed_rows(tmp_path: Path, row: str, message: str) -> None:
     assert parsed.sample_count == 2
     with pytest.raises(DataError, match=r"one\.log:11: "):
         read_nccl_tests([path], strict=True)
+
+
+def test_a_row_has_one_or_two_times(tmp_path: Path) -> None:
+    path = log(tmp_path, ROW.replace("\n", " 20.3\n"))
+    path.write_text(path.read_text().replace("#wrong\n", "#wrong time\n"))
+    with pytest.raises(DataError, match="found 3 columns called time, expected one or two"):
+        read_nccl_tests([path])
 
 
 @pytest.mark.parametrize(
