@@ -195,7 +195,10 @@ def _unlike(traced: TracedSteps, estimate: Estimate, operators: Sequence[Row]) -
 
 def _other_rows(traced: TracedSteps, operators: Sequence[Row]) -> str:
     """Where most products of the predicted widths have another number of tokens: which."""
+    # How many tokens choose an expert is not predicted one by one.
+    experts = {row.vector[2:] for row in operators if row.operator == "grouped_gemm"}
     predicted = [row for row in operators if row.operator == "gemm" and row.predicted_s]
+    predicted = [row for row in predicted if row.vector[1:] not in experts]
     wanted = {row.vector[1:]: row.vector[0] for row in predicted}
     exact = {row.vector for row in predicted}
     found: dict[tuple[int, int], float] = defaultdict(float)
