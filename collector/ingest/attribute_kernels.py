@@ -4,7 +4,6 @@ A forward kernel belongs to the outermost recognised call around its launch; a b
 the autograd node around its launch differentiates.
 """
 
-from array import array
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,8 +15,14 @@ from kernelcast.collector.ingest.collectives import (
     annotated_message,
     collective,
 )
-from kernelcast.collector.ingest.experts import BOTH_GRADIENTS, DEEP_EP, GROUPED_MM, is_weight_gradient
-from kernelcast.collector.ingest.kernel_columns import Launch, Pieces, Places
+from kernelcast.collector.ingest.experts import (
+    BOTH_GRADIENTS,
+    DEEP_EP,
+    GROUPED_MM,
+    is_grouped,
+    is_weight_gradient,
+)
+from kernelcast.collector.ingest.kernel_columns import Launch, Pieces, Places, Rows, distinct
 from kernelcast.collector.ingest.occurrences import Extracted, added_up
 from kernelcast.collector.ingest.recognise import Surroundings, may_be_operator, recognised
 from kernelcast.collector.ingest.recognised_calls import (
@@ -44,8 +49,6 @@ _NO_LAUNCH = Launch()
 
 
 _COLLECTIVE, _EXCHANGE = 1, 2
-_Place = tuple[Recognition, int, Direction]
-"""Where a kernel belongs: the call, the number of its occurrence, and the direction."""
 
 
 def extract(trace: Trace, gpus_per_node: int, tree: CallTree | None = None) -> Extracted:
@@ -88,35 +91,30 @@ class _Kernels:
         stream = _whole([whole(one.stream) for one in read])[argument]
         threads = _whole([whole(tid) for _, tid in texts.places])[kernels.place]
         stream = np.where(stream == NO_ID, np.where(threads == NO_ID, 0, threads), stream)
-        places, place, instance = Places(), array("i"), array("i")
-        known = [_class_of(*kind) for kind in texts.kinds]
-        rows = zip(kernels.kind.tolist(), call.tolist(), argument.tolist(), strict=True)
-        for number, (kind, around, one) in enumerate(rows):
-            at = None if around < 0 else around
-            if known[kind] == _COLLECTIVE:
-                found, described = self._collective(read[one], at)
-                place.append(places.number(found, Direction.ONCE, described))
-                instance.append(-1 - number)
-            elif known[kind] == _EXCHANGE:
-                place.append(places.number(DEEP_EP, Direction.ONCE))
-                instance.append(-1 - number)
-            else:
-                found, occurrence, direction = self._operators.place(at)
-                place.append(places.number(found, direction))
-                instance.append(occurrence)
+        places = Places()
+        class_ = np.array([_class_of(*kind) for kind in texts.kinds], dtype=np.intp)[kernels.kind]
+        computes, place = class_ == 0, np.zeros(len(kernels), dtype=np.intp)
+        instance = -1 - np.arange(len(kernels))
+        place[computes], instance[computes] = self._operators.placed(call[computes], places)
+        place[class_ == _EXCHANGE] = places.number(DEEP_EP, Direction.ONCE)
+        for row in np.flatnonzero(class_ == _COLLECTIVE).tolist():
+            around = call.item(row)
+            found, described = self._collective(read[argument[row]], None if around < 0 else around)
+            place[row] = places.number(found, Direction.ONCE, described)
         return Pieces(
             texts.kinds, list(launches), places.listed, kernels.kind, np.array(launched, dtype=np.int32)[argument],
-            np.array(place), kernels.start_us, kernels.duration_us, kernels.end_us, launch_us, stream,
+            place, kernels.start_us, kernels.duration_us, kernels.end_us, launch_us, stream,
             np.array([whole(one.device) or 0 for one in read])[argument], call.astype(np.int32), kernels.correlation,
-            np.array(instance),
+            instance,
         )  # fmt: skip
 
     def _collective(self, arguments: Arguments, call: int | None) -> tuple[Recognition, Arguments | None]:
         """A collective, and its description."""
         tree = self._tree
         described = arguments if isinstance(arguments.collective, str) else _described(tree, call)
-        annotation = None if call is None else self._annotations.begun_in(tree.calls[call])
-        if annotation is None or (described and isinstance(described.collective, str)):
+        is_described = described is not None and isinstance(described.collective, str)
+        annotation = None if is_described or call is None else self._annotations.begun_in(tree.calls[call])
+        if annotation is None:
             return collective(described or arguments, self._gpus_per_node), described
         said = arguments_of(annotation)
         base = None if call is None else tree.innermost(_C10D)[call]
@@ -161,31 +159,29 @@ def _described(tree: CallTree, call: int | None) -> Arguments | None:
 def _cpu_pieces(tree: CallTree, trace: Trace, gpus_per_node: int) -> Pieces:
     """The calls of a CPU with self time, and the collectives of gloo's threads."""
     operators, places, threads = _Operators(tree), Places(), dict[str, int]()
-    place, instance = array("i"), array("i")
     own_us = np.array(tree.self_times_us)
     rows = np.flatnonzero(own_us >= RESOLUTION_US)
     stream = np.array([threads.setdefault(one, len(threads)) for one in tree.threads], dtype=np.int64)
-    for row in rows.tolist():
-        found, occurrence, direction = operators.place(row)
-        place.append(places.number(found, direction))
-        instance.append(occurrence)
+    place, instance = operators.placed(rows, places)
     only = _only_group(trace.distributed.get("pg_config"))
     messages = trace.of_category(ANNOTATION_CATEGORY)
     messages = messages[messages.where(lambda _, name: name.startswith("gloo:"))]
-    for number, event in enumerate(messages):
-        arguments = arguments_of(event)
-        annotated = annotated_collective(event.name, arguments, only, gpus_per_node)
-        place.append(places.number(annotated, Direction.ONCE, annotated_message(event.name, arguments, only)))
-        instance.append(-1 - number)
+    said = [(event.name, arguments_of(event), only) for event in messages]
+    numbers = [
+        places.number(annotated_collective(*one, gpus_per_node), Direction.ONCE, annotated_message(*one))
+        for one in said
+    ]
+    place = np.append(place, np.array(numbers, dtype=np.intp))
+    instance = np.append(instance, -1 - np.arange(len(messages)))
     calls, count = tree.calls[rows], len(rows) + len(messages)
     others = np.array([threads.setdefault(one, len(threads)) for one in messages.threads()], dtype=np.int64)
     return Pieces(
         trace.events.texts.kinds, (None,), places.listed, np.concatenate([calls.kind, messages.kind]),
-        np.zeros(count, dtype=np.int32), np.array(place), np.concatenate([calls.start_us, messages.start_us]),
+        np.zeros(count, dtype=np.int32), place, np.concatenate([calls.start_us, messages.start_us]),
         np.concatenate([own_us[rows], messages.duration_us]), np.concatenate([calls.end_us, messages.end_us]),
         np.full(count, np.nan), np.concatenate([stream[rows], others]),
         np.zeros(count, dtype=np.int64), np.concatenate([rows, np.full(len(messages), -1)]).astype(np.int32),
-        np.full(count, NO_ID), np.array(instance),
+        np.full(count, NO_ID), instance,
     ).by_start()  # fmt: skip
 
 
@@ -206,51 +202,73 @@ class _Operators:
         self._found: dict[int, Recognition] = dict(sequences.values())
         self._around = Surroundings.of(tree, self._found.values())
         self._alike: dict[tuple[str, int], Recognition] = {}  # by name and arguments
-        # The outermost recognised call around every forward call.
-        self._outermost: list[int | None] = []
-        nodes = tree.backward_nodes
-        for index, (name, parent) in enumerate(zip(tree.names, tree.parents, strict=True)):
-            outermost = None if parent is None else self._outermost[parent]
-            if nodes[index] is not None or name.startswith(NODE_PREFIX):
-                outermost = None
+        self._nodes = np.array([-1 if node is None else node for node in tree.backward_nodes], dtype=np.intp)
+        is_node = tree.calls.where(lambda _, name: name.startswith(NODE_PREFIX)) | (self._nodes >= 0)
+        is_operator = tree.calls.where(lambda _, name: may_be_operator(name)) & ~is_node
+        # The outermost recognised call around every forward call, -1 for none.
+        outermost: list[int] = np.where(is_operator, np.arange(len(is_operator)), -1).tolist()
+        for index, (parent, is_backward) in enumerate(zip(tree.parents, is_node.tolist(), strict=True)):
+            if parent is not None and not is_backward and outermost[parent] >= 0:
+                outermost[index] = outermost[parent]
             elif index in sequences:
-                outermost = sequences[index][0]
-            elif outermost is None and may_be_operator(name):
-                outermost = index
-            self._outermost.append(outermost)
+                outermost[index] = sequences[index][0]
+        self._outermost = np.array(outermost, dtype=np.intp)
 
-    def place(self, call: int | None) -> _Place:
-        """Where a kernel launched by `call` belongs (on a CPU: where `call` belongs)."""
-        if call is None:
-            return _NO_CALL, 0, Direction.FORWARD
-        node, direction, launched_by = self._tree.backward_nodes[call], Direction.FORWARD, call
-        if node is not None:
-            direction = Direction.BACKWARD
-            call = self._tree.forward_of(node)
-            if call is None:
-                adds_up = _ACCUMULATION in self._tree.names[node]
-                return NO_OPERATOR if adds_up else _NO_FORWARD, 0, direction
-        outermost = self._outermost[call]
-        if outermost is None:
-            return NO_OPERATOR, 0, direction
+    def placed(self, calls: Rows, places: Places) -> tuple[Rows, Rows]:
+        """Where kernels launched by `calls` (-1: by none) belong, and to which occurrence; on a CPU the calls."""
+        tree = self._tree
+        if not len(self._nodes):
+            return np.full(len(calls), places.number(_NO_CALL, Direction.FORWARD)), np.zeros_like(calls)
+        nodes, number = np.unique(np.where(calls < 0, -1, self._nodes[calls]), return_inverse=True)
+        found = [None if node < 0 else tree.forward_of(node) for node in nodes.tolist()]
+        forward = np.array([-1 if one is None else one for one in found], dtype=np.intp)[number]
+        is_backward = nodes[number] >= 0
+        forward = np.where(is_backward, forward, calls)
+        outermost = np.where(forward < 0, -1, self._outermost[forward])
+        kind, arguments = (
+            np.where(outermost < 0, -1, column[outermost])
+            for column in (tree.calls.kind, tree.calls.arguments)
+        )
+        # Kernels are alike whose calls are; sequences are themselves, and products of experts have two gradients.
+        is_own = np.isin(outermost, list(self._found))
+        is_own |= (
+            is_backward & tree.calls.where(lambda _, name: is_grouped(name))[outermost] & (outermost >= 0)
+        )
+        own = np.where(is_own, calls, -1)
+        lost = np.where(is_backward & (forward < 0), tree.calls.kind[nodes[number]], -1)
+        first, alike = distinct(calls < 0, is_backward, forward < 0, lost, kind, arguments, own)
+        listed = [self._place(*(int(column[row]) for column in (calls, nodes[number], forward, outermost)))
+                  for row in first.tolist()]  # fmt: skip
+        numbers = np.array([places.number(*one) for one in listed], dtype=np.intp)
+        return numbers[alike], np.maximum(outermost, 0)
+
+    def _place(self, call: int, node: int, forward: int, outermost: int) -> tuple[Recognition, Direction]:
+        """The recognised call and direction of a kernel launched by `call`, in `node`'s backward pass of `forward`."""
+        if call < 0:
+            return _NO_CALL, Direction.FORWARD
+        direction = Direction.FORWARD if node < 0 else Direction.BACKWARD
+        if forward < 0:
+            adds_up = _ACCUMULATION in self._tree.names[node]
+            return NO_OPERATOR if adds_up else _NO_FORWARD, direction
+        if outermost < 0:
+            return NO_OPERATOR, direction
         found = self._found.get(outermost)
         if found is None:
-            name, number = self._tree.names[outermost], self._tree.calls.arguments.item(outermost)
-            if (found := self._alike.get((name, number))) is None:
-                found = recognised(name, self._tree.arguments[outermost], self._around)
-                self._alike[name, number] = found
+            key = self._tree.names[outermost], self._tree.calls.arguments.item(outermost)
+            if (found := self._alike.get(key)) is None:
+                found = self._alike[key] = recognised(key[0], self._tree.arguments[outermost], self._around)
         if (
-            isinstance(found, RecognisedCall)
+            direction is Direction.BACKWARD
+            and isinstance(found, RecognisedCall)
             and found.operator == "grouped_gemm"
-            and direction is Direction.BACKWARD
         ):
-            return self._gradient(found, launched_by, outermost)
-        return found, outermost, direction
+            return self._gradient(found, call)
+        return found, direction
 
-    def _gradient(self, point: RecognisedCall, call: int | None, instance: int) -> _Place:
+    def _gradient(self, point: RecognisedCall, call: int) -> tuple[Recognition, Direction]:
         """Which gradient of a product the grouped product around `call` computes."""
-        call = None if call is None else self._tree.innermost(GROUPED_MM)[call]
-        if call is None:
-            return BOTH_GRADIENTS, instance, Direction.BACKWARD
-        of_weights = is_weight_gradient(shapes(self._tree.arguments[call].dims))
-        return point, instance, Direction.WEIGHT_GRADIENT if of_weights else Direction.INPUT_GRADIENT
+        around = self._tree.innermost(GROUPED_MM)[call]
+        if around is None:
+            return BOTH_GRADIENTS, Direction.BACKWARD
+        of_weights = is_weight_gradient(shapes(self._tree.arguments[around].dims))
+        return point, Direction.WEIGHT_GRADIENT if of_weights else Direction.INPUT_GRADIENT

@@ -120,6 +120,11 @@ RULES: Mapping[str, Callable[[str, Shapes, ExpertCalls], Recognition]] = {
 """Rules by the name of a call."""
 
 
+def is_grouped(name: str) -> bool:
+    """Whether a call of this name is a product of experts."""
+    return RULES.get(name) is _grouped
+
+
 def expert_calls(calls: Iterable[tuple[str, Shapes, Sequence[str]]], norms: set[int]) -> ExpertCalls:
     """Collect the facts from the forward calls of a trace: name, shapes and concrete inputs of each."""
     grouped: set[tuple[int, int]] = set()
@@ -129,6 +134,6 @@ def expert_calls(calls: Iterable[tuple[str, Shapes, Sequence[str]]], norms: set[
             number = concrete[1] if len(concrete) > 1 else ""
             if dims and len(dims[0]) == 2 and number.isdecimal() and len(number) < 6:
                 chosen[dims[0]] = int(number)
-        elif dims and RULES.get(name) is _grouped and (found := grouped_shape(name, dims)) is not None:
+        elif dims and is_grouped(name) and (found := grouped_shape(name, dims)) is not None:
             grouped.add(found[2:])
     return ExpertCalls(frozenset(grouped), chosen, frozenset(norms))

@@ -5,8 +5,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
+import numpy as np
+
 from kernelcast.collector.ingest import experts
 from kernelcast.collector.ingest.experts import ExpertCalls
+from kernelcast.collector.ingest.kernel_columns import distinct
 from kernelcast.collector.ingest.named_calls import BY_NAME, is_compiled, named_call, rows, scores
 from kernelcast.collector.ingest.recognised_calls import (
     DTYPES,
@@ -36,14 +39,14 @@ class LinearRoles:
 
     @classmethod
     def of(cls, products: Iterable[Width], norm_widths: set[int], embeddings: set[Width]) -> "LinearRoles":
-        """Roles from all forward products, the norms' widths and the embeddings' [rows, width]."""
+        """Roles from all forward products (or their counts), the norms' widths and the embeddings' [rows, width]."""
         widths = norm_widths & {d for _, d in embeddings} if norm_widths and embeddings else norm_widths
         widths = widths or {d for _, d in embeddings}
         if len(widths) != 1:
             return cls({})
         (d,) = widths
-        counts = Counter(products)
         vocabularies = {rows for rows, width in embeddings if width == d}
+        counts = Counter(products)
         roles = {}
         out = {n: count for (k, n), count in counts.items() if k == d and n != d}
         back = {k: count for (k, n), count in counts.items() if n == d and k != d}
@@ -88,7 +91,7 @@ class Surroundings:
     @classmethod
     def of(cls, tree: CallTree, sequences: Iterable[Recognition] = ()) -> "Surroundings":
         """Collect them from the forward calls of a trace, and from operators made of several calls."""
-        products: list[tuple[int, int]] = []
+        products = Counter[Width]()
         results: set[tuple[int, int]] = set()
         norms = {
             one.vector[-1]
@@ -97,21 +100,25 @@ class Surroundings:
         }
         embeddings: set[tuple[int, int]] = set()
         softmaxes: set[tuple[int, int, int]] = set()
-        of_mixture: list[tuple[str, Shapes, Sequence[str]]] = []
-        for index, name in enumerate(tree.names):
-            if not (name in _OF_INTEREST or _is_norm(name)) or tree.backward_nodes[index] is not None:
-                continue
-            if tree.recomputed[
-                index
-            ]:  # perhaps of some layers only: roles follow from how often products run
-                continue
-            dims = shapes(tree.arguments[index].dims)
+        of_mixture: dict[int, tuple[str, Shapes, Sequence[str]]] = {}
+        is_wanted = tree.calls.where(lambda _, name: name in _OF_INTEREST or _is_norm(name))
+        is_wanted &= np.array([node is None for node in tree.backward_nodes], dtype=bool)
+        # Perhaps of some layers only, and roles follow from how often products run.
+        is_wanted &= ~np.array(tree.recomputed, dtype=bool)
+        rows = np.flatnonzero(is_wanted)
+        first, alike = distinct(tree.calls.kind[rows], tree.calls.arguments[rows])
+        last = np.zeros_like(first)
+        last[alike] = rows
+        for index, count, latest in zip(
+            rows[first].tolist(), np.bincount(alike).tolist(), last.tolist(), strict=True
+        ):
+            name, dims = tree.names[index], shapes(tree.arguments[index].dims)
             if name in experts.RULES:
-                of_mixture.append((name, dims, texts(tree.arguments[index].concrete)))
+                of_mixture[latest] = name, dims, texts(tree.arguments[index].concrete)
             elif name in _PRODUCTS:
                 left, right = factors(name, dims)
                 if len(left) == 2 and len(right) == 2:
-                    products.append((right[0], right[1]))
+                    products[right[0], right[1]] += count
                     results.add((left[0], right[1]))
             elif name == "aten::embedding" and dims and len(dims[0]) == 2:
                 embeddings.add((dims[0][0], dims[0][1]))
@@ -125,7 +132,7 @@ class Surroundings:
             frozenset(softmaxes),
             frozenset(norms),
             frozenset(results),
-            experts.expert_calls(of_mixture, norms),
+            experts.expert_calls([call for _, call in sorted(of_mixture.items())], norms),
         )
 
 

@@ -65,8 +65,10 @@ _BY_FIRST: Mapping[str, tuple[CallSequence, ...]] = {
 def sequences_of(tree: CallTree) -> dict[int, tuple[int, Recognition]]:
     """For each call in a sequence: the index of the first call, and the operator."""
     by_thread: dict[str, list[int]] = defaultdict(list)
-    for index, (name, parent) in enumerate(zip(tree.names, tree.parents, strict=True)):
-        if parent is None and tree.backward_nodes[index] is None and not name.startswith(NODE_PREFIX):
+    is_node = tree.calls.where(lambda _, name: name.startswith(NODE_PREFIX)).tolist()
+    around = zip(tree.parents, tree.backward_nodes, is_node, strict=True)
+    for index, (parent, node, is_itself) in enumerate(around):
+        if parent is None and node is None and not is_itself:
             by_thread[tree.threads[index]].append(index)
     found: dict[int, tuple[int, Recognition]] = {}
     for calls in by_thread.values():

@@ -272,8 +272,10 @@ def _ask_one(
             found.doubt(large_error_warning(answered_by, entry.validation_error), every)
         if entry.transfer is not None and entry.transfer.is_foreign:
             found.doubt(operator_transfer_warning(answered_by, entry.transfer), every)
-        for warning, vectors in range_warnings(entry, distinct).items():
+        out_of_range = range_warnings(entry, distinct)
+        for warning, vectors in out_of_range.items():
             found.doubt(warning, {one for vector in vectors for one in asking[vector]})
+        inside = set(distinct).difference(*out_of_range.values())
     for source, own, questions, vector, factor in sent:
         factor *= factor_of(factors, source.key[0])
         ratio = None if kernel is None else kernel.ratio(source.key, vector, entry)
@@ -285,7 +287,8 @@ def _ask_one(
         for one in questions:
             role, answer = one[2], times[vector]
             if with_warnings:
-                added = added_half_width(entry, vector, "" if source.is_foreign else role)
+                role = "" if source.is_foreign else role
+                added = added_half_width(entry, vector, role, is_inside=vector in inside)
                 added += source.log_half_width + (0.0 if ratio is None else ratio.log_half_width)
                 answer = widened(answer, added)
             time_us, low_us, high_us = answer

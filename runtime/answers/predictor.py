@@ -172,7 +172,7 @@ class Predictor:
         asked = np.array(vectors, dtype=np.float32)
         # Rows left over from full blocks are added up in another order, and differ in the last bits:
         # padded, an answer does not depend on what else is asked with it.
-        padded = np.concatenate([asked, np.repeat(asked[-1:], -len(asked) % _BLOCK_ROWS, axis=0)])
+        padded = asked[np.minimum(np.arange(len(asked) + -len(asked) % _BLOCK_ROWS), len(asked) - 1)]
         blocks = [
             self._run_block(key, run, padded[n : n + _MOST_ROWS]) for n in range(0, len(padded), _MOST_ROWS)
         ]

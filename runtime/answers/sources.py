@@ -304,13 +304,18 @@ def is_over_other_links(measured: TrainingRows, vector: tuple[float, ...]) -> bo
     return (vector[-2] > 1) not in {nodes > 1 for nodes, _ in measured.layouts}
 
 
-def added_half_width(entry: RegressorEntry, vector: tuple[float, ...], role: str) -> float:
-    """What the distance from the measured workloads adds to the half-width of log(time)."""
-    widening = entry.widening or PRIOR
-    added = widening.size_per_doubling * doublings_beyond(entry, vector)
-    added += widening.layout_per_doubling * layout_doublings(entry, vector)
-    if is_over_other_links(entry, vector):
-        added += OTHER_LINKS_LOG_HALF_WIDTH
+def added_half_width(
+    entry: RegressorEntry, vector: tuple[float, ...], role: str, *, is_inside: bool = False
+) -> float:
+    """What the distance from the measured workloads adds to the half-width of log(time); `is_inside` is known of one
+    without a warning about ranges.
+    """
+    widening, added = entry.widening or PRIOR, 0.0
+    if not is_inside:
+        added = widening.size_per_doubling * doublings_beyond(entry, vector)
+        added += widening.layout_per_doubling * layout_doublings(entry, vector)
+        if is_over_other_links(entry, vector):
+            added += OTHER_LINKS_LOG_HALF_WIDTH
     if role and entry.role_errors and role not in entry.role_errors:
         added += widening.new_role
     return added

@@ -83,7 +83,8 @@ def working_bytes(rows: Rows, contents: Contents) -> Working:
     pools = 2 * block_input + largest_of(rows, [layer.attention_gradient for layer in layers])
     pools = pools * (rows.layout.cuda_graphs == "partial")
     buffers = np.where(has_layers, layers[0].buffers + unused + pools, 0.0) + ids + dequantised
-    freed = [np.select([rows.recompute == SELECTIVE, rows.recompute == FULL], one.freed) for one in layers]
+    is_selective, is_full = rows.recompute == SELECTIVE, rows.recompute == FULL
+    freed = [np.where(is_selective, one.freed[0], is_full * one.freed[1]) for one in layers]
     at_end = np.maximum(loss_moment, output)
     is_end = rows.last * (at_end >= np.maximum(np.maximum(mlp, attention), embedding))
     return Working(

@@ -170,8 +170,8 @@ class Parallelism(LayoutFields):
         """
         found = object.__new__(cls)
         others = _defaults() if like is None else dict(zip(LAYOUT, _EVERY(like), strict=True))
-        for name, value in {**others, **fields}.items():
-            object.__setattr__(found, name, value)
+        for set_field, value in zip(_SETTERS, {**others, **fields}.values(), strict=True):
+            set_field(found, value)
         return found
 
     @property
@@ -299,6 +299,7 @@ class Parallelism(LayoutFields):
 
 
 _EVERY = attrgetter(*LAYOUT)
+_SETTERS = [getattr(Parallelism, name).__set__ for name in LAYOUT]
 
 
 @cache

@@ -250,7 +250,7 @@ def stage_kinds(model: ModelConfig, parallelism: Parallelism) -> tuple[StageKind
 
 def _cut_of(model: ModelConfig, parallelism: Parallelism) -> tuple[tuple[Chunk, ...], tuple[StageKind, ...]]:
     counts = layers_of_chunks(model.layers, parallelism)
-    kept = tuple([kept_layers(parallelism, count) for count in counts])
+    kept = tuple(map({count: kept_layers(parallelism, count) for count in set(counts)}.__getitem__, counts))
     return _cut(kinds_of(model), counts, kept, parallelism.schedule, parallelism.pp, parallelism.copies)
 
 
