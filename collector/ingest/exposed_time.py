@@ -29,7 +29,7 @@ def expose(
 
 
 def _divided(start_ns: Sequence[int], end_ns: Sequence[int], ranks: Sequence[int]) -> list[int]:
-    """Exposed time of events of which most overlap."""
+    """Exposed time of events that overlap with others."""
     running: list[tuple[int, int, int]] = []  # rank, latest start first, latest event first
     exposed_ns = [0] * len(start_ns)
     clock = start_ns[0] if start_ns else 0
