@@ -319,10 +319,8 @@ class TimelineDigest:
             if id(kind) not in known
         }
         ids = [known[id(kind)][0] for kind in kinds]
-        rows = map(list, zip(*values, strict=True))
-        self._digest.update(
-            "".join([f"{one} {row!r}\n" for one, row in zip(ids, rows, strict=True)]).encode()
-        )
+        line = f"%s [{', '.join(['%r'] * len(values))}]\n"
+        self._digest.update("".join([line % row for row in zip(ids, *values, strict=True)]).encode())
         return ids
 
     @property

@@ -3,35 +3,47 @@
 import heapq
 from collections.abc import Sequence
 
-Times = Sequence[int]
+import numpy as np
+
+from kernelcast.collector.traces.events import NO_ID, Integers
 
 
 def expose(
-    start_ns: Times, end_ns: Times, ranks: Times, launch_ns: Sequence[int | None]
-) -> tuple[list[int], list[int], list[int | None]]:
+    start_ns: Integers, end_ns: Integers, ranks: Integers, launch_ns: Integers
+) -> tuple[Integers, Integers, Integers]:
     """Exposed, idle and late time of each event of one device, ns; events come by start, rank 0 takes precedence.
 
-    Of concurrent events of one rank the one that started last counts, because calls of a CPU nest. Time is O(n log n).
+    Of concurrent events of one rank the one that started last counts, because calls of a CPU nest. Launch and late time
+    are `NO_ID` where not known. Time is O(n log n).
     """
-    running: list[tuple[int, int, int]] = []  # rank, latest start first, latest event first
-    exposed_ns = [0] * len(start_ns)
-    idle_ns: list[int] = []
-    late_ns: list[int | None] = []
-    clock = start_ns[0] if start_ns else 0
-    for place, (start, rank, launch) in enumerate(zip(start_ns, ranks, launch_ns, strict=True)):
-        if running:
-            clock = _run(running, clock, start, end_ns, exposed_ns)
-        idle = max(start - clock, 0)
-        idle_ns.append(idle)
-        late_ns.append(None if launch is None else min(max(launch - clock, 0), idle))
-        clock = max(clock, start)
-        heapq.heappush(running, (rank, -start, -place))
-    _run(running, clock, max(end_ns, default=clock), end_ns, exposed_ns)
+    busy_until = np.append(start_ns[:1], np.maximum.accumulate(end_ns)[:-1])
+    idle_ns = np.maximum(start_ns - busy_until, 0)
+    known_ns = np.where(launch_ns == NO_ID, 0, launch_ns)
+    late_ns = np.where(launch_ns == NO_ID, NO_ID, np.clip(known_ns - busy_until, 0, idle_ns))
+    # An event that overlaps with none has all of its time.
+    exposed_ns = end_ns - start_ns
+    begins = start_ns >= busy_until
+    shared = np.flatnonzero(~(begins & np.append(begins[1:], True)))
+    exposed_ns[shared] = _divided(*(column[shared].tolist() for column in (start_ns, end_ns, ranks)))
     return exposed_ns, idle_ns, late_ns
 
 
+def _divided(start_ns: Sequence[int], end_ns: Sequence[int], ranks: Sequence[int]) -> list[int]:
+    """Exposed time of events that overlap with others."""
+    running: list[tuple[int, int, int]] = []  # rank, latest start first, latest event first
+    exposed_ns = [0] * len(start_ns)
+    clock = start_ns[0] if start_ns else 0
+    for place, (start, rank) in enumerate(zip(start_ns, ranks, strict=True)):
+        if running:
+            clock = _run(running, clock, start, end_ns, exposed_ns)
+        clock = max(clock, start)
+        heapq.heappush(running, (rank, -start, -place))
+    _run(running, clock, max(end_ns, default=clock), end_ns, exposed_ns)
+    return exposed_ns
+
+
 def _run(
-    running: list[tuple[int, int, int]], clock: int, until: int, end_ns: Times, exposed_ns: list[int]
+    running: list[tuple[int, int, int]], clock: int, until: int, end_ns: Sequence[int], exposed_ns: list[int]
 ) -> int:
     """Charge running events with the time from `clock` to `until` at most; returns the time reached."""
     while running and clock < until:

@@ -137,15 +137,10 @@ class TraceEvents:
         }
         for number in np.unique(self._recording):
             rows = np.flatnonzero(self._recording == number)
-            known = launch[rows].tolist() if self.extracted.is_device else start[rows].tolist()
-            figures: tuple[list[Any], ...] = expose(
-                start[rows].tolist(),
-                end[rows].tolist(),
-                ranks[rows].tolist(),
-                [None if ns == NO_ID else ns for ns in known],
-            )
+            known = launch if self.extracted.is_device else start
+            figures = expose(*(column[rows] for column in (start, end, ranks, known)))
             for name, values in zip(("exposed", "idle", "late"), figures, strict=True):
-                found[name][rows] = [NO_ID if value is None else value for value in values]
+                found[name][rows] = values
         return found
 
     @cached_property

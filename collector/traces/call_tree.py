@@ -130,8 +130,7 @@ class CallTree:
         # The first call with the id: the last one from behind.
         named = _last_with(self.calls.external_id[::-1], external_id)
         named[named >= 0] = len(self.calls) - 1 - named[named >= 0]
-        found = np.where(launch >= 0, -1, named)
-        is_named, has_launch = named >= 0, launch >= 0
+        found, is_named, has_launch = named.copy(), named >= 0, launch >= 0
         if len(self.calls):
             start_us, end_us = self.calls.start_us[named], self.calls.end_us[named]
             found[is_named & ~has_launch & (start_us > kernels.start_us)] = -1

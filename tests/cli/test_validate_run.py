@@ -49,6 +49,14 @@ def test_components_operators_and_summary(arguments: list[str], capsys: pytest.C
         assert word in out
     assert "gemm/qkv" in out
     assert "idle passes" in out
+    # Kernels of no operator that take next to nothing are one line.
+    cells = [line.split() for line in out.splitlines() if line.startswith("  ")]
+    shares = [
+        float(one[-2][:-1]) for one in cells if len(one) > 7 and one[-6] == "-" and one[-2].endswith("%")
+    ]
+    assert shares
+    assert min(shares) >= 0.05
+    assert "and 0 kernels" not in out
     assert out.count("  traced step ") == 1  # of the configuration with one process
     assert "mean of absolute errors" in out
     assert "repetition 1: mean" in out

@@ -1,12 +1,14 @@
 """The views of traces, on a timeline whose figures are computed by hand (conftest.py)."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from kernelcast.store import Database, IngestedTrace, check_database
 from kernelcast.store.export import Subset, export_database
+from kernelcast.store.trace_page import trace_page
 from kernelcast.store.trace_report import PARTS, trace_report, traced_runs
 
 TraceAdder = Callable[..., IngestedTrace]
@@ -70,6 +72,14 @@ def test_ranks_and_the_report(database: Database, add_trace: TraceAdder) -> None
     assert report.parts_ms["compute_ms"] == 0.0  # the second step only copies
     assert report.parts_ms["memory_ms"] == report.steps[1]["memory_ms"] > 0
     assert report.ranks == []  # no collective is matched
+
+
+def test_a_page_has_40_rows_of_a_table_and_says_so_of_more(database: Database, add_trace: TraceAdder) -> None:
+    add_trace()
+    report = trace_report(database, *traced_runs(database), top=2)
+    for count, said in ((40, False), (41, True)):
+        page = trace_page(database, replace(report, kernels=report.kernels[:1] * count))
+        assert ("The first 40 of 41 rows." in page, "The first 40 of 40" in page) == (said, False)
 
 
 def test_peaks_of_known_devices(tmp_path: Path) -> None:

@@ -2,10 +2,12 @@
 
 from typing import NamedTuple
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kernelcast.collector.ingest.exposed_time import expose
+from kernelcast.collector.traces.events import NO_ID
 
 COMPUTE, COMMUNICATION, MEMORY = 0, 1, 2
 
@@ -19,7 +21,10 @@ class Span(NamedTuple):
 
 def figures(*spans: Span) -> list[tuple[int, int, int | None]]:
     """Exposed, idle and late time of each."""
-    return list(zip(*expose(*(list(column) for column in zip(*spans, strict=True))), strict=True))
+    start, end, rank, launch = zip(*spans, strict=True)
+    known = [NO_ID if one is None else one for one in launch]
+    exposed, idle, late = (one.tolist() for one in expose(*map(np.array, (start, end, rank, known))))
+    return [(*one, None if ns == NO_ID else ns) for *one, ns in zip(exposed, idle, late, strict=True)]
 
 
 def test_compute_hides_communication_which_hides_copies() -> None:

@@ -3,6 +3,7 @@
 import getpass
 import json
 import os
+import re
 import socket
 import stat
 import subprocess
@@ -81,7 +82,8 @@ def test_what_a_cpu_says(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.compute.kind == "cpu"
     assert found.compute.device_name
     assert found.compute.cores >= 1
-    assert found.compute.memory_gib >= 1
+    [total_kib] = re.findall(r"^MemTotal: +(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE)
+    assert abs(found.compute.memory_gib - int(total_kib) / 2**20) <= 1
     assert found.fabric.backend == "gloo"
     assert found.fabric.gpus_per_node == found.compute.cores
     assert found.software.torch == torch.__version__

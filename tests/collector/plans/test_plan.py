@@ -333,6 +333,13 @@ def test_an_operator_that_is_not_measured_alone(plan: Plan, name: str, what: str
         compute_points(plan, ("gelu", name))
 
 
+def test_of_two_unknown_operators_the_first_one_is_explained(plan: Plan) -> None:
+    for named in (("gelux",), ("zzz", "gelux")):
+        with pytest.raises(UsageError) as caught:
+            compute_points(plan, named)
+        assert str(caught.value).startswith("operator 'gelux' is unknown; nearest is gelu")
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
