@@ -111,7 +111,7 @@ def _attention_roles(calls: Sequence[tuple[int, Width]]) -> Iterator[tuple[int, 
 def _roles_in_order(
     tree: CallTree, rows: Rows, widths: Sequence[Width | None], alike: Rows
 ) -> Mapping[int, str]:
-    """`_attention_roles` of the calls `rows` by thread; `widths` are those of distinct calls, `alike` which each is."""
+    """`_attention_roles` of the calls `rows` by thread; `widths` and `alike`: of distinct calls, and which each is."""
     by_thread: dict[str, list[tuple[int, Width]]] = defaultdict(list)
     for row, which in zip(rows.tolist(), alike.tolist(), strict=True):
         if (width := widths[which]) is not None:
