@@ -5,6 +5,7 @@ the autograd node around its launch differentiates.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -201,7 +202,11 @@ class _Operators:
         sequences = sequences_of(tree)
         self._found: dict[int, Recognition] = dict(sequences.values())
         self._around = Surroundings.of(tree, self._found.values())
-        self._alike: dict[tuple[str, int], Recognition] = {}  # by name and arguments
+        self._alike: dict[tuple[str, int, str], Recognition] = {}  # by name, arguments and role
+        roles: dict[str, int] = {}
+        self._roles = np.full(len(tree.parents), -1)
+        for call, role in self._around.role_of.items():
+            self._roles[call] = roles.setdefault(role, len(roles))
         self._nodes = np.array([-1 if node is None else node for node in tree.backward_nodes], dtype=np.intp)
         is_node = tree.calls.where(lambda _, name: name.startswith(NODE_PREFIX)) | (self._nodes >= 0)
         is_operator = tree.calls.where(lambda _, name: may_be_operator(name)) & ~is_node
@@ -225,9 +230,9 @@ class _Operators:
         is_backward = nodes[number] >= 0
         forward = np.where(is_backward, forward, calls)
         outermost = np.where(forward < 0, -1, self._outermost[forward])
-        kind, arguments = (
+        kind, arguments, role = (
             np.where(outermost < 0, -1, column[outermost])
-            for column in (tree.calls.kind, tree.calls.arguments)
+            for column in (tree.calls.kind, tree.calls.arguments, self._roles)
         )
         # Kernels are alike whose calls are; sequences are themselves, and products of experts have two gradients.
         is_own = np.isin(outermost, list(self._found))
@@ -236,7 +241,7 @@ class _Operators:
         )
         own = np.where(is_own, calls, -1)
         lost = np.where(is_backward & (forward < 0), tree.calls.kind[nodes[number]], -1)
-        first, alike = distinct(calls < 0, is_backward, forward < 0, lost, kind, arguments, own)
+        first, alike = distinct(calls < 0, is_backward, forward < 0, lost, kind, arguments, role, own)
         listed = [self._place(*(int(column[row]) for column in (calls, nodes[number], forward, outermost)))
                   for row in first.tolist()]  # fmt: skip
         numbers = np.array([places.number(*one) for one in listed], dtype=np.intp)
@@ -254,9 +259,13 @@ class _Operators:
             return NO_OPERATOR, direction
         found = self._found.get(outermost)
         if found is None:
-            key = self._tree.names[outermost], self._tree.calls.arguments.item(outermost)
+            role = self._around.role_of.get(outermost, "")
+            key = self._tree.names[outermost], self._tree.calls.arguments.item(outermost), role
             if (found := self._alike.get(key)) is None:
-                found = self._alike[key] = recognised(key[0], self._tree.arguments[outermost], self._around)
+                found = recognised(key[0], self._tree.arguments[outermost], self._around)
+                if role and isinstance(found, RecognisedCall):
+                    found = replace(found, role=role)
+                self._alike[key] = found
         if (
             direction is Direction.BACKWARD
             and isinstance(found, RecognisedCall)

@@ -1,7 +1,7 @@
 """A framework's calls as operators of the table, with workload vectors from the shapes of their inputs."""
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from kernelcast.collector.ingest import experts
 from kernelcast.collector.ingest.experts import ExpertCalls
-from kernelcast.collector.ingest.kernel_columns import distinct
+from kernelcast.collector.ingest.kernel_columns import Rows, distinct
 from kernelcast.collector.ingest.named_calls import BY_NAME, is_compiled, named_call, rows, scores
 from kernelcast.collector.ingest.recognised_calls import (
     DTYPES,
@@ -62,8 +62,9 @@ class LinearRoles:
             elif n % 2 == 0 and back.get(n // 2) == out[n] and n // 2 not in out:
                 roles[d, n], roles[n // 2, d] = "mlp_gate_up", "mlp_down"
                 del out[n]
-            elif n in back and out[n] == 2 * back[n]:
-                roles[n, d] = "mlp_down"
+            elif n in back and out[n] == 2 * back[n]:  # gate and up apart
+                roles[d, n], roles[n, d] = "mlp_gate_up", "mlp_down"
+                del out[n]
         attention = [n for n in out if n not in back and d < n <= 3 * d and out[n] == counts[d, d]]
         if len(attention) == 1 and len(out) == 1:
             roles[d, attention[0]], roles[d, d] = "qkv", "attention_output"
@@ -73,6 +74,49 @@ class LinearRoles:
             if times == as_often and width < n <= 3 * width:
                 roles[d, n], roles[width, d] = "qkv", "attention_output"
         return cls(roles)
+
+
+_ATTENTION: Width = (0, 0)
+
+
+def _attention_roles(calls: Sequence[tuple[int, Width]]) -> Iterator[tuple[int, str]]:
+    """Roles of forward products around attention, from the order of calls, whose width is `_ATTENTION` where it ran.
+
+    The product after it is the output's; before it are queries, keys and values, apart or together.
+    """
+    for place in range(1, len(calls) - 1):
+        output, (k, d) = calls[place + 1]
+        if calls[place][1] != _ATTENTION or (k, d) == _ATTENTION:
+            continue
+        first = place
+        while first and calls[first][1] == _ATTENTION:  # of several calls
+            first -= 1
+        inputs = list(calls[max(first - 2, 0) : first + 1])
+        widths = [width for _, width in inputs]
+        if (
+            len(inputs) == 3
+            and widths[0] == (d, k)
+            and widths[1] == widths[2]
+            and widths[1][0] == d
+            and k % widths[1][1] == 0
+        ):
+            yield from ((call, "qkv") for call, _ in inputs)
+        elif widths[-1][0] == d and k < widths[-1][1] <= 3 * k:
+            yield inputs[-1][0], "qkv"
+        else:
+            continue
+        yield output, "attention_output"
+
+
+def _roles_in_order(
+    tree: CallTree, rows: Rows, widths: Sequence[Width | None], alike: Rows
+) -> Mapping[int, str]:
+    """`_attention_roles` of the calls `rows` by thread; `widths` and `alike`: of distinct calls, and which each is."""
+    by_thread: dict[str, list[tuple[int, Width]]] = defaultdict(list)
+    for row, which in zip(rows.tolist(), alike.tolist(), strict=True):
+        if (width := widths[which]) is not None:
+            by_thread[tree.threads[row]].append((row, width))
+    return dict(one for calls in by_thread.values() for one in _attention_roles(calls))
 
 
 _OPTIMIZER = Unrecognised("an optimizer step: neither its stage nor its layers were recorded")
@@ -87,6 +131,9 @@ class Surroundings:
     widths: frozenset[int] = frozenset()  # of norms
     products: frozenset[tuple[int, int]] = frozenset()  # rows and columns of the results of products
     experts: ExpertCalls = field(default_factory=ExpertCalls)
+    role_of: Mapping[int, str] = field(
+        default_factory=dict
+    )  # of calls, by their order; it says more than widths
 
     @classmethod
     def of(cls, tree: CallTree, sequences: Iterable[Recognition] = ()) -> "Surroundings":
@@ -100,6 +147,7 @@ class Surroundings:
         }
         embeddings: set[tuple[int, int]] = set()
         softmaxes: set[tuple[int, int, int]] = set()
+        in_order: dict[int, Width] = {}  # by the first of calls alike
         of_mixture: dict[int, tuple[str, Shapes, Sequence[str]]] = {}
         is_wanted = tree.calls.where(lambda _, name: name in _OF_INTEREST or _is_norm(name))
         is_wanted &= np.array([node is None for node in tree.backward_nodes], dtype=bool)
@@ -120,11 +168,16 @@ class Surroundings:
                 if len(left) == 2 and len(right) == 2:
                     products[right[0], right[1]] += count
                     results.add((left[0], right[1]))
+                    in_order[index] = right[0], right[1]
+            elif name in _FUSED_ATTENTION:
+                in_order[index] = _ATTENTION
             elif name == "aten::embedding" and dims and len(dims[0]) == 2:
                 embeddings.add((dims[0][0], dims[0][1]))
             elif name == "aten::_softmax" and (found := scores(dims)) is not None:
                 b, heads, queries, keys = found
                 softmaxes.add((b * heads, queries, keys))
+                if len(dims[0]) == 4:
+                    in_order[index] = _ATTENTION
             elif _is_norm(name) and dims and len(dims[0]) >= 2:
                 norms.add(dims[0][-1])
         return cls(
@@ -133,6 +186,7 @@ class Surroundings:
             frozenset(norms),
             frozenset(results),
             experts.expert_calls([call for _, call in sorted(of_mixture.items())], norms),
+            _roles_in_order(tree, rows, [in_order.get(one) for one in rows[first].tolist()], alike),
         )
 
 
@@ -213,7 +267,8 @@ def _add(name: str, dims: Shapes, around: Surroundings) -> Recognition:
 _PRODUCTS = frozenset({"aten::addmm", "aten::mm", "aten::_addmm_activation", "aten::_scaled_mm"})
 _LAYER_NORMS = frozenset({"aten::layer_norm", "aten::native_layer_norm"})
 _NORMS = _LAYER_NORMS | {"aten::rms_norm", "aten::_fused_rms_norm"}
-_OF_INTEREST = _PRODUCTS | experts.RULES.keys() | {"aten::embedding", "aten::_softmax"}
+_FUSED_ATTENTION = frozenset(name for name, call in BY_NAME.items() if call.operator == "flash_attention")
+_OF_INTEREST = _PRODUCTS | experts.RULES.keys() | _FUSED_ATTENTION | {"aten::embedding", "aten::_softmax"}
 _OPTIMIZERS = frozenset({"aten::_fused_adam_", "aten::_fused_adamw_"})
 _RULES: Mapping[str, Callable[[str, Shapes, Surroundings], Recognition]] = {
     **dict.fromkeys(_PRODUCTS, _product),

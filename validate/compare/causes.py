@@ -13,6 +13,8 @@ LEAST_SHARE = 0.03
 """A cause below this share of the step is not named."""
 _COMMON = 0.2  # of the products' time may be slowed down less than what counts as common to all
 _MOST_OPERATORS = 5
+_MOST_ABSENT = 3
+_ABSENT = 0.1  # of the unpredicted kernels' time
 _UNEVEN = 1.2  # slowest step / typical one
 _MORE_DATA = 1.1
 _ATTENTION = (*FUSED_ATTENTION, "fused_causal_softmax", "softmax", "causal_mask_fill", "batched_gemm")
@@ -111,6 +113,9 @@ def _late_host(traced: TracedSteps) -> Iterator[Cause]:
     if gaps:
         scope = f" in {gaps[0].scope}" if gaps[0].scope else ""
         where = f"; the longest, {gaps[0].time_s * 1e3:,.1f} ms, ends with {gaps[0].name}{scope}"
+    loader_s = median(traced.loader_s.get((rank, step), 0.0) for step in traced.steps)
+    if loader_s > late[rank] / 2:
+        where = f"; the data loader takes {loader_s * 1e3:,.1f} ms a step{where}"
     alone = "" if len(late) == 1 or min(late.values()) > late[rank] / 2 else f" of rank {rank}"
     yield Cause(
         kind="host",
@@ -208,9 +213,10 @@ def _slow_operators(operators: Sequence[Row], slowdown: float) -> Iterator[Cause
 def _unknown_kernels(operators: Sequence[Row]) -> Iterator[Cause]:
     """Unpredicted kernels, less predicted operators that were not found: they may be the same under another name."""
     extra = [row for row in operators if row.predicted_s is None and not _is_attention(row)]
-    missing_s = sum(
-        row.predicted_s or 0.0 for row in operators if row.measured_s is None and not _is_attention(row)
-    )
+    missing = [row for row in operators if row.measured_s is None and not _is_attention(row)]
+    missing_s = sum(row.predicted_s or 0.0 for row in missing)
+    missing.sort(key=lambda row: -(row.predicted_s or 0.0))
+    absent = ", ".join(list(dict.fromkeys(row.name for row in missing))[:_MOST_ABSENT])
     extra_s = sum(row.measured_s or 0.0 for row in extra)
     longest = sorted(extra, key=lambda row: -(row.measured_s or 0.0))[:3]
     named = ", ".join(f"{row.name} ({row.pass_}) {(row.measured_s or 0.0) * 1e3:,.1f} ms" for row in longest)
@@ -218,7 +224,8 @@ def _unknown_kernels(operators: Sequence[Row]) -> Iterator[Cause]:
         kind="unknown_kernels",
         excess_s=extra_s - missing_s,
         line=f"kernels that the prediction does not contain take {extra_s * 1e3:,.1f} ms a step ({named}); what it "
-        f"contains and the trace does not show is {missing_s * 1e3:,.1f} ms",
+        f"contains and the trace does not show is {missing_s * 1e3:,.1f} ms"
+        f"{f' ({absent}: perhaps not fused)' if missing_s > _ABSENT * extra_s else ''}",
     )
 
 

@@ -1,5 +1,6 @@
 """A measured step and its prediction: whether it is slow, and, of traces, where and why."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
@@ -21,6 +22,7 @@ from kernelcast.validate.compare.rows import (
     PRODUCTS,
     Row,
     collective_rows,
+    is_near_rows,
     operator_rows,
     part_rows,
     predicted_step,
@@ -186,9 +188,28 @@ def _unlike(traced: TracedSteps, estimate: Estimate, operators: Sequence[Row]) -
     if "forward" in passes and "backward" not in passes:
         yield "found no backward pass, as in inference"
     shapes = any(work.operator in PRODUCTS and work.vector for work in traced.work)
-    matched = _matched_products(operators)
-    if shapes and matched < _LEAST_MATCHED:
-        yield f"found {matched:.0%} of the predicted matrix products, by their shapes"
+    matched, other_rows = _matched_products(operators), _other_rows(traced, operators)
+    if shapes and (matched < _LEAST_MATCHED or other_rows):
+        yield f"found {matched:.0%} of the predicted matrix products, by their shapes{other_rows}"
+
+
+def _other_rows(traced: TracedSteps, operators: Sequence[Row]) -> str:
+    """Where most products of the predicted widths have another number of tokens: which."""
+    # How many tokens choose an expert is not predicted one by one.
+    experts = {row.vector[2:] for row in operators if row.operator == "grouped_gemm"}
+    predicted = [row for row in operators if row.operator == "gemm" and row.predicted_s]
+    predicted = [row for row in predicted if row.vector[1:] not in experts]
+    wanted = {row.vector[1:]: row.vector[0] for row in predicted}
+    exact = {row.vector for row in predicted}
+    found: dict[tuple[int, int], float] = defaultdict(float)
+    for work in traced.work:
+        if work.step == traced.typical and work.operator == "gemm" and work.vector[1:] in wanted:
+            rows = work.vector[0]
+            found[rows, rows if work.vector in exact else wanted[work.vector[1:]]] += work.time_s
+    ran, tokens = max(found, key=lambda rows: found[rows], default=(0, 0))
+    if is_near_rows(ran, tokens):
+        return ""
+    return f" (they have {ran:,} tokens, predicted are {tokens:,}: another micro-batch or sequence length)"
 
 
 def _matched_products(operators: Sequence[Row]) -> float:

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -18,6 +18,7 @@ PARTS = ("forward", "backward", "update", "other", "communication", "copies", "h
 _ELEMENT_BYTES = {"float32": 4, "float64": 8}
 _UPDATE = "update"
 _NEAR = 1.5  # how far apart two workloads of one operator may be to be the same call
+_SAME_ROWS = 1.1
 FUSED_ATTENTION = ("flash_attention", "attention_block")
 PRODUCTS = tuple(
     name
@@ -197,7 +198,7 @@ def operator_rows(traced: TracedSteps, predicted: PredictedStep, estimate: Estim
         elif (found := _matching(work, of)) is not None:
             of[found].append(work)
         else:
-            called = " ".join(filter(None, (work.operator, work.role))) or work.host_operator or work.class_
+            called = " ".join(filter(None, (work.operator or work.host_operator, work.role))) or work.class_
             others[Row(name=called, operator=work.operator, pass_=work.pass_)].append(work)
     if once or update:
         name = " + ".join(dict.fromkeys(row.operator for row in once)) or _UPDATE
@@ -246,19 +247,42 @@ def _typical(traced: TracedSteps) -> Sequence[Work]:
     return [work for work in traced.work if work.step == step]
 
 
-def _matching(work: Work, wanted: Iterable[Row]) -> Row | None:
+def _matching(work: Work, wanted: Collection[Row]) -> Row | None:
     same = [calls for calls in wanted if calls.operator == work.operator and calls.pass_ == work.pass_]
     exact = next((calls for calls in same if calls.vector == work.vector), None)
-    of_role = next((calls for calls in same if work.role and work.role in calls.roles), None)
-    if exact or of_role or not same or not work.vector or work.operator in PRODUCTS:
+    of_role = next(
+        (calls for calls in same if work.role and work.role in calls.roles and _is_as_long(work, calls)), None
+    )
+    if exact and of_role and work.role not in exact.roles:
+        return of_role  # queries apart from keys are as wide as the attention's output
+    if exact or of_role or not work.vector:
         return exact or of_role
+    if work.operator in PRODUCTS:
+        # Experts one after the other, each with as many tokens as chose it.
+        experts = (one for one in wanted if (one.operator, one.pass_) == ("grouped_gemm", work.pass_))
+        return next((one for one in experts if one.vector[-2:] == work.vector[-2:]), None)
+    if not same:
+        return None
     elements = OPERATORS[work.operator].elements
     distance = {
         id(calls): abs(math.log(max(elements(calls.vector), 1) / max(elements(work.vector), 1)))
         for calls in same
     }
     nearest = min(same, key=lambda calls: distance[id(calls)])
+    if any(one.operator == "grouped_gemm" for one in wanted) and elements(work.vector) < elements(
+        nearest.vector
+    ):
+        return nearest  # of one expert, whose part the prediction does not have
     return nearest if distance[id(nearest)] <= math.log(_NEAR) else None
+
+
+def _is_as_long(work: Work, calls: Row) -> bool:
+    return work.operator != "gemm" or not work.vector or is_near_rows(work.vector[0], calls.vector[0])
+
+
+def is_near_rows(one: int, other: int) -> bool:
+    """Whether products have about as many tokens: the loss may leave out the last of a sequence."""
+    return max(one, other) <= _SAME_ROWS * min(one, other)
 
 
 def _measured(

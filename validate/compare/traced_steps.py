@@ -23,8 +23,13 @@ _WORK = """
     WITH passes AS (
         SELECT trace_id, step_index, max(coalesce(launch_us, start_us)) AS last_us FROM trace_event
         WHERE run_id = :run AND direction = 'backward' GROUP BY trace_id, step_index
+    ), scores AS MATERIALIZED (
+        SELECT DISTINCT vector FROM trace_event WHERE run_id = :run AND operator = 'softmax'
     )
-    SELECT coalesce(rank, 0) AS rank, step, class, operator, role, vector, variant, collective,
+    SELECT coalesce(rank, 0) AS rank, step, class, operator, vector, variant, collective,
+        -- Scales and masks of attention that is not fused.
+        iif(operator = '' AND class = 'compute' AND EXISTS (
+            SELECT * FROM scores WHERE instr(shapes, scores.vector)), 'attention_scores', role) AS role,
         message_bytes, iif(operator = '' AND class <> 'communication', host_operator, '') AS host_operator,
         CASE
             WHEN class = 'communication' THEN 'once'
@@ -36,7 +41,13 @@ _WORK = """
         sum(exposed_us) / 1e6 AS time_s, count(*) AS launches
     FROM trace_event LEFT JOIN passes USING (trace_id, step_index)
     WHERE run_id = :run AND step IS NOT NULL
-    GROUP BY trace_id, step_index, class, operator, role, vector, variant, collective, message_bytes, 10, 11
+    GROUP BY trace_id, step_index, class, operator, role, vector, variant, collective, message_bytes, 8, 10, 11
+"""
+_LOADER = """
+    SELECT coalesce(rank, 0) AS rank, traced_step.name AS step, sum(total_ns) / 1e9 AS time_s
+    FROM host_time JOIN timeline ON number = timeline_number JOIN trace ON trace.id = trace_id
+    JOIN traced_step USING (timeline_number, step)
+    WHERE run_id = ? AND kind <> 'runtime' AND host_time.name LIKE '%DataLoader%' GROUP BY 1, 2
 """
 _GAPS = """
     SELECT coalesce(rank, 0) AS rank, late_us / 1e6 AS time_s, coalesce(nullif(host_operator, ''), name) AS name,
@@ -91,6 +102,9 @@ class TracedSteps:
     work: tuple[Work, ...] = field(repr=False)
     gaps: tuple[Gap, ...] = field(repr=False)
     findings: tuple[RankFinding, ...] = ()  # what the ranks wait for
+    loader_s: Mapping[tuple[int, str], float] = field(
+        default_factory=dict
+    )  # of the data loader, by rank and step
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -136,6 +150,7 @@ def traced_steps(database: Database, run_id: str) -> TracedSteps:
         work=tuple(_work(row) for row in database.query(_WORK, {"run": run_id})),
         gaps=tuple(Gap(**row) for row in database.query(_GAPS, [run_id])),
         findings=findings,
+        loader_s={(row["rank"], row["step"]): row["time_s"] for row in database.query(_LOADER, [run_id])},
     )
     if not parts_s or not found.steps:
         raise DataError(

@@ -255,8 +255,8 @@ class Training:
         return self.clock.span() if part == self.timed else nullcontext()
 
 
-def record(folder: Path, *trainings: Training) -> list[Path]:
-    """Train models by turns, so that other work on the machine slows all alike; the trace of each.
+def record(folder: Path, *trainings: Training, active: int = ACTIVE) -> list[Path]:
+    """Train models `active` steps by turns, so that other work on the machine slows all alike; the trace of each.
 
     One recording is divided by steps: the steps of the other models are taken out, with their time.
     """
@@ -264,9 +264,9 @@ def record(folder: Path, *trainings: Training) -> list[Path]:
     count, steps = len(trainings), [training.steps() for training in trainings]
     with profile(
         activities=[ProfilerActivity.CPU], record_shapes=True,
-        schedule=schedule(wait=0, warmup=WARM * count, active=ACTIVE * count, repeat=1),
+        schedule=schedule(wait=0, warmup=WARM * count, active=active * count, repeat=1),
     ) as profiler:  # fmt: skip
-        for number in range((WARM + ACTIVE) * count):
+        for number in range((WARM + active) * count):
             next(steps[number % count])
             profiler.step()
     whole = folder / "whole.json"

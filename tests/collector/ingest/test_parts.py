@@ -45,7 +45,7 @@ def test_grouped_queries_and_gate_and_up_at_once() -> None:
     [
         (
             [(D, D)] * 4 + [(D, 44)] * 2 + [(44, D)],
-            {"mlp_down"},
+            {"mlp_gate_up", "mlp_down"},
         ),  # everything apart, as Llama's layers are
         ([(D, D)] * 4, set()),
         (

@@ -224,7 +224,7 @@ SLOW_PRODUCTS = [
              row("gelu", None, 0.5), row("silu", None, 1.5), row("softmax", 0.0, None)],
             [("unknown_kernels", 8.0, "kernels that the prediction does not contain take 10,000.0 ms a step "
               "(fill (forward) 4,000.0 ms, mul (forward) 3,000.0 ms, add (forward) 2,000.0 ms); what it contains and "
-              "the trace does not show is 2,000.0 ms")],
+              "the trace does not show is 2,000.0 ms (silu, gelu: perhaps not fused)")],
         ),
     ],
 )  # fmt: skip
