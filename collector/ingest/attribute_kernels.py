@@ -104,9 +104,9 @@ class _Kernels:
             place[row] = places.number(found, Direction.ONCE, described)
         return Pieces(
             texts.kinds, list(launches), places.listed, kernels.kind, np.array(launched, dtype=np.int32)[argument],
-            place, kernels.start_us, kernels.duration_us, kernels.end_us, launch_us, stream,
+            place.astype(np.int32), kernels.start_us, kernels.duration_us, kernels.end_us, launch_us, stream,
             np.array([whole(one.device) or 0 for one in read])[argument], call.astype(np.int32), kernels.correlation,
-            instance,
+            instance.astype(np.int32),
         )  # fmt: skip
 
     def _collective(self, arguments: Arguments, call: int | None) -> tuple[Recognition, Arguments | None]:
@@ -178,11 +178,11 @@ def _cpu_pieces(tree: CallTree, trace: Trace, gpus_per_node: int) -> Pieces:
     others = np.array([threads.setdefault(one, len(threads)) for one in messages.threads()], dtype=np.int64)
     return Pieces(
         trace.events.texts.kinds, (None,), places.listed, np.concatenate([calls.kind, messages.kind]),
-        np.zeros(count, dtype=np.int32), place, np.concatenate([calls.start_us, messages.start_us]),
+        np.zeros(count, dtype=np.int32), place.astype(np.int32), np.concatenate([calls.start_us, messages.start_us]),
         np.concatenate([own_us[rows], messages.duration_us]), np.concatenate([calls.end_us, messages.end_us]),
         np.full(count, np.nan), np.concatenate([stream[rows], others]),
         np.zeros(count, dtype=np.int64), np.concatenate([rows, np.full(len(messages), -1)]).astype(np.int32),
-        np.full(count, NO_ID), instance,
+        np.full(count, NO_ID), instance.astype(np.int32),
     ).by_start()  # fmt: skip
 
 

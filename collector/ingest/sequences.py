@@ -8,6 +8,8 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from kernelcast.collector.ingest.named_calls import heads_first, rows
 from kernelcast.collector.ingest.recognised_calls import DTYPES, NO_TYPE, RecognisedCall, Recognition, Shapes
 from kernelcast.collector.traces.arguments import shapes, texts
@@ -64,18 +66,20 @@ _BY_FIRST: Mapping[str, tuple[CallSequence, ...]] = {
 
 def sequences_of(tree: CallTree) -> dict[int, tuple[int, Recognition]]:
     """For each call in a sequence: the index of the first call, and the operator."""
+    is_outer = np.array([parent is None for parent in tree.parents], dtype=bool)
+    is_outer &= ~tree.calls.where(lambda _, name: name.startswith(NODE_PREFIX))
+    is_first = tree.calls.where(lambda _, name: name.removeprefix("aten::") in _BY_FIRST)
     by_thread: dict[str, list[int]] = defaultdict(list)
-    is_node = tree.calls.where(lambda _, name: name.startswith(NODE_PREFIX)).tolist()
-    around = zip(tree.parents, tree.backward_nodes, is_node, strict=True)
-    for index, (parent, node, is_itself) in enumerate(around):
-        if parent is None and node is None and not is_itself:
+    nodes = tree.backward_nodes
+    for index in np.flatnonzero(is_outer).tolist():
+        if nodes[index] is None:
             by_thread[tree.threads[index]].append(index)
     found: dict[int, tuple[int, Recognition]] = {}
     for calls in by_thread.values():
-        for place, index in enumerate(calls):
-            if index in found:
+        for place in np.flatnonzero(is_first[calls]).tolist():
+            if (index := calls[place]) in found:
                 continue
-            for row in _BY_FIRST.get(tree.names[index].removeprefix("aten::"), ()):
+            for row in _BY_FIRST[tree.names[index].removeprefix("aten::")]:
                 if (matched := _matched(tree, calls, place, row)) is not None:
                     part, point = matched
                     found |= dict.fromkeys(part, (index, point))
