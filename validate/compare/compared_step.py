@@ -187,10 +187,15 @@ def _unlike(traced: TracedSteps, estimate: Estimate, operators: Sequence[Row]) -
     passes = {work.pass_ for work in traced.work if work.step == traced.typical and work.class_ == "compute"}
     if "forward" in passes and "backward" not in passes:
         yield "found no backward pass, as in inference"
+    # Traces of other models are told by shapes, and without shapes by convolutions.
     shapes = any(work.operator in PRODUCTS and work.vector for work in traced.work)
     matched, other_rows = _matched_products(operators), _other_rows(traced, operators)
     if shapes and (matched < _LEAST_MATCHED or other_rows):
         yield f"found {matched:.0%} of the predicted matrix products, by their shapes{other_rows}"
+    compute = [work for work in traced.work if work.step == traced.typical and work.class_ == "compute"]
+    convolutions_s = sum(work.time_s for work in compute if "conv" in work.host_operator)
+    if 2 * convolutions_s > (all_s := sum(work.time_s for work in compute)):
+        yield f"found convolutions in {convolutions_s / all_s:.0%} of the compute, as in models of images"
 
 
 def _other_rows(traced: TracedSteps, operators: Sequence[Row]) -> str:

@@ -169,6 +169,20 @@ def test_traces_of_another_step_are_told(ran: Ran, estimate: Estimate) -> None:
     assert _matched_products(rows) == pytest.approx(1 / 3)  # the backward pass takes twice as long
     assert unlike(ran(other)) == ["found 33% of the predicted matrix products, by their shapes"]
 
+    def without_shapes(share: float) -> TracedSteps:
+        """As a trace without shapes has it: the names of the host's operators tell convolutions alone."""
+        traced = ran(lambda work: replace(work, vector=(), operator="") if work.operator == "gemm" else work)
+        compute_s = sum(one.time_s for one in traced.work if one.class_ == "compute") / 6  # ranks × steps
+        more = replace(
+            traced.work[0], operator="", vector=(), class_="compute", host_operator="aten::cudnn_convolution",
+            time_s=share / (1 - share) * compute_s,
+        )  # fmt: skip
+        added = [replace(more, rank=rank, step=step) for rank in traced.ranks for step in traced.steps]
+        return replace(traced, work=(*traced.work, *added))
+
+    assert unlike(without_shapes(0.45)) == []
+    assert unlike(without_shapes(0.6)) == ["found convolutions in 60% of the compute, as in models of images"]
+
 
 def test_what_is_worth_knowing_is_noted(ran: Ran, estimate: Estimate) -> None:
     def notes(traced: TracedSteps, asked: Estimate = estimate) -> list[str]:
