@@ -6,6 +6,8 @@ import os
 import re
 import shlex
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -207,7 +209,6 @@ def test_the_page_runs_as_it_is_written(
     shutil.copy(ROOT / "docs" / "traced-gpt.toml", tmp_path)
     (tmp_path / "train.log").write_text("elapsed time per iteration (ms): 812.5 |\n")
     (tmp_path / "profiles").mkdir()
-    (tmp_path / "traces").mkdir()
     for place, rank in (
         ("rank0", 0),
         ("rank1", 1),
@@ -215,12 +216,14 @@ def test_the_page_runs_as_it_is_written(
         ("after", 1),
         ("profiles/0", 0),
         ("profiles/1", 1),
-        ("traces/0", 0),
-        ("traces/1", 1),
     ):
         content = (ranks / f"rank{rank}.json").read_bytes()
         (tmp_path / f"{place}.json.gz").write_bytes(gzip.compress(content))
     text = (ROOT / "docs" / "traces.md").read_text(encoding="utf-8")
+    [recording] = re.findall(r"^torchrun (.*)$", text, re.MULTILINE)
+    recording = recording.replace("training_step.py", str(ROOT / "docs" / "training_step.py"))
+    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone")
+    subprocess.run((*torchrun, *shlex.split(recording)), check=True, capture_output=True, timeout=600)
     commands = re.findall(r"^kernelcast (.*)$", text, re.MULTILINE)
     assert len(commands) == 13
     run_id = report(capsys, "profiles")["run_id"]

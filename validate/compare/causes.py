@@ -14,7 +14,7 @@ LEAST_SHARE = 0.03
 _COMMON = 0.2  # of the products' time may be slowed down less than what counts as common to all
 _MOST_OPERATORS = 5
 _MOST_ABSENT = 3
-_ABSENT = 0.1  # of the unpredicted kernels' time
+_ABSENT = 0.01  # of the predicted operators' time
 _UNEVEN = 1.2  # slowest step / typical one
 _MORE_DATA = 1.1
 _ATTENTION = (*FUSED_ATTENTION, "fused_causal_softmax", "softmax", "causal_mask_fill", "batched_gemm")
@@ -215,6 +215,7 @@ def _unknown_kernels(operators: Sequence[Row]) -> Iterator[Cause]:
     extra = [row for row in operators if row.predicted_s is None and not _is_attention(row)]
     missing = [row for row in operators if row.measured_s is None and not _is_attention(row)]
     missing_s = sum(row.predicted_s or 0.0 for row in missing)
+    predicted_s = sum(row.predicted_s or 0.0 for row in operators)
     missing.sort(key=lambda row: -(row.predicted_s or 0.0))
     absent = ", ".join(list(dict.fromkeys(row.name for row in missing))[:_MOST_ABSENT])
     extra_s = sum(row.measured_s or 0.0 for row in extra)
@@ -225,7 +226,7 @@ def _unknown_kernels(operators: Sequence[Row]) -> Iterator[Cause]:
         excess_s=extra_s - missing_s,
         line=f"kernels that the prediction does not contain take {extra_s * 1e3:,.1f} ms a step ({named}); what it "
         f"contains and the trace does not show is {missing_s * 1e3:,.1f} ms"
-        f"{f' ({absent}: perhaps not fused)' if missing_s > _ABSENT * extra_s else ''}",
+        f"{f' ({absent}: perhaps not fused)' if missing_s > _ABSENT * predicted_s else ''}",
     )
 
 

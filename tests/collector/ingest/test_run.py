@@ -191,8 +191,9 @@ def test_traces_that_other_projects_published(db: Path) -> None:
         ("embedding", "", (8944, 151936, 1024), 1),
         ("flash_attention", "", (16, 559, 16, 16, 64), 24),
         # Queries, keys and values apart, and the output, which has their shape; gate and up apart.
-        ("gemm", "", (8944, 1024, 1024), 96),
-        ("gemm", "", (8944, 1024, 2816), 48),
+        ("gemm", "qkv", (8944, 1024, 1024), 72),
+        ("gemm", "attention_output", (8944, 1024, 1024), 24),
+        ("gemm", "mlp_gate_up", (8944, 1024, 2816), 48),
         ("gemm", "mlp_down", (8944, 2816, 1024), 24),
         ("batched_gemm", "", (1, 32, 1, 559), 1),
         # Several calls each.

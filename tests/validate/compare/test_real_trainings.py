@@ -63,14 +63,15 @@ def test_nothing_changed(compared: Compared, model: str) -> None:
 
 @EVERY
 def test_attention_runs_again(compared: Compared, model: str) -> None:
-    step = compared(model, "attention 8 times")
-    assert step.causes[0].kind == "attention"
-    assert "× the predicted time" in step.causes[0].line
+    # Steps of a busy machine differ, which is true, and not of the attention.
+    cause = next(one for one in compared(model, "attention 8 times").causes if one.kind != "uneven")
+    assert cause.kind == "attention"
+    assert "× the predicted time" in cause.line
 
 
 @EVERY
 def test_a_slow_data_loader(compared: Compared, model: str) -> None:
-    cause = compared(model, "data loader").causes[0]
+    cause = next(one for one in compared(model, "data loader").causes if one.kind != "uneven")
     assert cause.kind == "host"
     assert "the data loader takes" in cause.line
 
@@ -78,8 +79,9 @@ def test_a_slow_data_loader(compared: Compared, model: str) -> None:
 @EVERY
 def test_a_host_that_waits(compared: Compared, model: str) -> None:
     step = compared(model, "sync")
-    assert (step.verdict, step.causes[0].kind) == ("slow", "host")
-    assert "the data loader" not in step.causes[0].line
+    cause = next(one for one in step.causes if one.kind != "uneven")
+    assert (step.verdict, cause.kind) == ("slow", "host")
+    assert "the data loader" not in cause.line
 
 
 @EVERY
