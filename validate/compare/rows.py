@@ -251,7 +251,7 @@ def _matching(work: Work, wanted: Collection[Row]) -> Row | None:
     same = [calls for calls in wanted if calls.operator == work.operator and calls.pass_ == work.pass_]
     exact = next((calls for calls in same if calls.vector == work.vector), None)
     of_role = next(
-        (calls for calls in same if work.role and work.role in calls.roles and _is_as_long(work, calls)), None
+        (calls for calls in same if work.role and work.role in calls.roles and _is_alike(work, calls)), None
     )
     if exact and of_role and work.role not in exact.roles:
         return of_role  # queries apart from keys are as wide as the attention's output
@@ -276,8 +276,12 @@ def _matching(work: Work, wanted: Collection[Row]) -> Row | None:
     return nearest if distance[id(nearest)] <= math.log(_NEAR) else None
 
 
-def _is_as_long(work: Work, calls: Row) -> bool:
-    return work.operator != "gemm" or not work.vector or is_near_rows(work.vector[0], calls.vector[0])
+def _is_alike(work: Work, calls: Row) -> bool:
+    """Whether a product has the tokens of a predicted one, and a width: a part has at least one of them."""
+    if work.operator != "gemm" or not work.vector:
+        return True
+    is_as_wide = any(one == other for one, other in zip(work.vector[1:], calls.vector[1:], strict=True))
+    return is_as_wide and is_near_rows(work.vector[0], calls.vector[0])
 
 
 def is_near_rows(one: int, other: int) -> bool:
