@@ -90,7 +90,7 @@ def test_clocks_of_hosts_that_only_another_relates() -> None:
         ("first", [1, 11, 41, 51], {0: 0, 1: 1, 2: 2, 3: 3}),
         ("first", [2, 12, 41, 51], {0: 0, 1: 1, 2: 2, 3: 3}),
         ("first", [0, 10, 41, 51], {0: 0, 1: 1, 2: 2, 3: 3}),
-        # Fewer: nearest ends, of which the last one's is nearer to another call.
+        # Fewer: by nearest ends, where another call is nearer to the last one.
         ("first", [1, 13, 41, 51], {0: 0, 1: 1, 3: 2}),
         ("first", [1, 9, 41, 51], {0: 0, 1: 1, 3: 2}),
         # Clocks of two hosts, or of one that is not known, tell nothing where names and sizes agree.
