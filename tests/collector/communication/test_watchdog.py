@@ -77,7 +77,7 @@ def ends(
         ([(1.0, "signal"), (1.1, "signal"), (6.1, "")], {}, (SAID, INTERRUPTED), True),
         ([(1.0, "signal"), (1.6, "signal")], {"silent": True}, ("", INTERRUPTED), True),
         ([(1.0, "signal"), (1.6, "signal")], {"local_rank": 1}, ("", INTERRUPTED), True),
-        # What was interrupted waits for nobody.
+        # What was interrupted ends by itself, whatever the others do.
         ([(19.0, "signal"), (23.0, "")], {}, None, True),
     ],
 )
