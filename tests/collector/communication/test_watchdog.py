@@ -12,6 +12,7 @@ import pytest
 from kernelcast.collector.communication import watchdog
 from kernelcast.collector.communication.watchdog import INTERRUPTED, Watchdog
 
+_START_S = 100.0
 SAID = "kernelcast: interrupted; measured points are stored"
 SILENCE = (
     "kernelcast: error: collect comm: nothing was heard from the other processes for 20 s (--timeout); "
@@ -25,15 +26,19 @@ def ends(
     """Text and status with which the process would end, if it does, and whether it knows that it is interrupted.
 
     The watchdog looks at these times; a signal arrives then ("signal"), or a message ("heard"), or nothing.
+    "asleep": nothing arrives, and it waits until then.
     """
-    now, left, over = [0.0], list(looks), threading.Event()
+    now, left, over = [_START_S], list(looks), threading.Event()
     found: list[tuple[str, int]] = []
 
-    def waits(reading: Any, *more: Any) -> Any:
+    def waits(reading: Any, writing: Any, failing: Any, most_s: float) -> Any:
         if not left:
             over.set()
             return select.select(reading, [], [])
-        now[0], what = left.pop(0)
+        time_s, what = left.pop(0)
+        if what == "asleep" and abs(now[0] + most_s - _START_S - time_s) > 1e-6:
+            found.append((f"it waits for {most_s} s", 0))
+        now[0] = _START_S + time_s + (0.01 if what == "asleep" else 0)
         if what == "heard":
             dog.heard()
         if what == "signal":
@@ -64,6 +69,11 @@ def ends(
         ([(1.0, ""), (20.1, "")], {}, (SILENCE, 1), False),
         ([(19.0, "heard"), (39.0, "")], {}, None, False),
         ([(19.0, "heard"), (39.1, "")], {}, (SILENCE, 1), False),
+        # It looks just after its deadlines, and not before.
+        ([(20.0, "asleep")], {}, (SILENCE, 1), False),
+        ([(19.0, "heard"), (39.0, "asleep")], {}, (SILENCE, 1), False),
+        ([(15.0, "signal"), (20.0, "asleep")], {}, (SAID, INTERRUPTED), True),
+        ([(19.0, "signal"), (19.1, "signal"), (23.9, ""), (24.0, "asleep")], {}, (SAID, INTERRUPTED), True),
         # Others of a node say the same a second later each, the last ones together.
         ([(21.0, "")], {"local_rank": 1}, None, False),
         ([(21.1, "")], {"local_rank": 1}, (SILENCE, 1), False),
