@@ -83,6 +83,16 @@ def test_clocks_of_hosts_that_only_another_relates() -> None:
     assert [clock.error_ns for clock in clocks] == [0, round(1.4826 * 3e3), round(1.4826 * 5e3)]
 
 
+def test_drifts_of_hosts_that_only_another_relates() -> None:
+    ends_ns = [10**9 * place for place in range(1, 13)]
+    second, third = ([round(end_ns * (1 + ppm * 1e-6)) for end_ns in ends_ns] for ppm in (10, 40))
+    of_second = calls_of("two", second, group="a").calls
+    more = [call._replace(sequence=call.sequence + 12, group=("b",)) for call in of_second]
+    both = RankCalls(start_ns=0, host="two", calls=[*of_second, *more])
+    clocks, _, _ = matched([calls_of("one", ends_ns, group="a"), both, calls_of("three", third, group="b")])
+    assert [clock.drift for clock in clocks] == pytest.approx([0, -10e-6, -40e-6], rel=1e-3)
+
+
 @pytest.mark.parametrize(
     ("others", "second", "pairs"),
     [
