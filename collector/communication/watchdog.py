@@ -13,7 +13,6 @@ INTERRUPTED = 130
 
 # Time to obey a signal: the measurement of the current point ends first, in about a second.
 _GRACE_S = 5.0
-_LOOK_S = 1.0
 # Between the processes of a node: the first one prints the message and its launcher ends the others.
 _STAGGER_S = 1.0
 
@@ -66,7 +65,8 @@ class Watchdog:
     def _watch(self) -> None:
         give_up: float | None = None
         while not self._over.is_set():
-            ready, _, _ = select.select([self._read], [], [], _LOOK_S if give_up is None else 0.1)
+            left_s = (give_up or self._deadline) - time.monotonic()
+            ready, _, _ = select.select([self._read], [], [], max(0.0, left_s))
             if self._over.is_set():
                 return
             if ready:

@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import dataclass
+from multiprocessing import cpu_count
 from pathlib import Path
 from typing import Self
 
@@ -82,7 +83,8 @@ class Watch:
             reference.saturate()
         self._reference = reference
         self._gpu = Gpu.find(place.device) if place.device.type == "cuda" else None
-        self._cores = _cores()
+        # All of the machine, also those that this process may not use: steal time is their sum.
+        self._cores = cpu_count()
 
     def with_best(self) -> Self:
         """Itself, after the reference product was timed a few times: the first samples need a best time."""
@@ -136,11 +138,3 @@ def _stolen_seconds() -> float:
         return int(_STAT.read_text().splitlines()[0].split()[_STEAL_COLUMN]) / _TICKS_PER_SECOND
     except (OSError, IndexError):  # other systems
         return 0.0
-
-
-def _cores() -> int:
-    """All cores of the machine, also cores that this process may not use: steal time is their sum."""
-    try:
-        return max(1, sum(line.startswith("cpu") for line in _STAT.read_text().splitlines()) - 1)
-    except OSError:
-        return 1

@@ -150,7 +150,6 @@ class BusyCores(Closeable):
 def keep_busy(connection: Connection, cores: Sequence[tuple[int, ...]]) -> None:
     """Compute on every core until the other end of the pipe closes."""
     ignore_signals()
-    torch.set_num_threads(1)
     for core in cores:
         threading.Thread(target=_multiply, args=(core,), daemon=True).start()
     with suppress(EOFError, OSError):

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernelcast.collector.benches import Place, Point, UnsupportedError
+from kernelcast.collector.benches import Place, Point, UnsupportedError, attention
 from kernelcast.collector.benches.attention import compiled_causal_softmax
 
 Compiled = Callable[..., object]
@@ -65,3 +65,29 @@ def test_memory_is_not_taken_for_what_the_device_lacks(
     torch._dynamo.reset()
     with pytest.raises(expected, match=message):
         compiled_causal_softmax(point(16, 2), cpu)
+
+
+@pytest.mark.parametrize(
+    ("device", "has_triton", "message"),
+    [
+        ("cpu", True, "no fused scale-mask-softmax kernel on device type 'cpu'"),
+        (
+            "cuda",
+            False,
+            "no fused scale-mask-softmax kernel: torch.compile needs triton, which is not installed",
+        ),
+        ("cuda", True, "torch.compile failed"),
+    ],
+)
+def test_a_kernel_needs_a_gpu_and_triton(
+    device: str, has_triton: bool, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(point: Point, place: Place) -> None:
+        raise UnsupportedError("torch.compile failed")
+
+    monkeypatch.setattr(
+        attention, "find_spec", lambda name: name if has_triton and name == "triton" else None
+    )
+    monkeypatch.setattr(attention, "compiled_causal_softmax", fails)
+    with pytest.raises(UnsupportedError, match=f"^{message}$"):
+        attention.fused_causal_softmax(point(8, 2), Place(torch.device(device), torch.float32))

@@ -10,8 +10,10 @@ import pytest
 import torch
 
 from kernelcast.collector.ingest import ingest_traces
+from kernelcast.collector.ingest.attribute_kernels import extract
 from kernelcast.collector.ingest.open_traces import opened_traces
 from kernelcast.collector.ingest.recognised_calls import product_shape
+from kernelcast.collector.ingest.timeline import TraceEvents
 from kernelcast.store import Database, check_database
 from kernelcast.store.trace_report import trace_report, traced_runs
 
@@ -225,3 +227,31 @@ def test_kernels_of_less_than_5_us_are_short(make_file: FileMaker, step: Any) ->
     with opened_traces([make_file("short.json", events=step.events)]) as database:
         [launches] = trace_report(database, *traced_runs(database)).launches
     assert launches["short_percent"] == 50.0
+
+
+def test_collectives_know_what_their_rank_has_done_until_then(
+    make_trace: Callable[..., Any], step: Any
+) -> None:
+    """They come in order of launch, of start where none is recorded; the host was late by 80 and by 30 µs."""
+    step.events.clear()
+    reduced = {"Collective name": "allreduce", "In msg nelems": 8, "Out msg nelems": 8, "Group size": 2,
+               "dtype": "Float", "Process Group Ranks": "[0, 1]"}  # fmt: skip
+
+    def launched(name: str, launch_us: float, start_us: float, stream: int, **args: Any) -> None:
+        step.correlation += 1
+        step.host("cuda_runtime", "cudaLaunchKernel", launch_us, 1, 1, {"correlation": step.correlation})
+        step.kernel(name, start_us, 10.0, stream=stream, correlation=step.correlation, **args)
+
+    launched("one", 1000, 1010, 7)
+    launched("two", 1100, 1110, 7)
+    launched("nccl first", 1120, 1300, 20, **reduced)
+    launched("nccl second", 1130, 1200, 21, **reduced)
+    launched("three", 1240, 1250, 7)
+    step.kernel("nccl third", 1125, 10.0, stream=22, **reduced)
+    trace = make_trace(step.events)
+    found = TraceEvents(trace, extract(trace, 2)).collectives(0)
+    assert [(call.start_ns, call.done_ns) for call in found] == [
+        (300_000, (30_000, 0, 110_000)),
+        (125_000, (20_000, 0, 80_000)),
+        (200_000, (20_000, 0, 80_000)),
+    ]

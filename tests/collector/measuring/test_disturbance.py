@@ -37,6 +37,7 @@ def stat(folder: Path, monkeypatch: pytest.MonkeyPatch, stolen: int) -> None:
         f"cpu  10 0 10 900 0 0 0 {stolen} 0 0\ncpu0 5 0 5 450 0 0 0 0\ncpu1 5 0 5 450\n"
     )
     monkeypatch.setattr(disturbance, "_STAT", folder / "stat")
+    monkeypatch.setattr(disturbance, "cpu_count", lambda: 2)
 
 
 def flags_of(watch: Watch, seconds: float = 1.0) -> dict[str, str]:
@@ -66,6 +67,16 @@ def test_stolen_time_is_a_disturbance(cpu: Place, tmp_path: Path, monkeypatch: p
     }
     # One tick says nothing of a short measurement.
     assert dict(watch.flags(replace(before, stolen_seconds=1.19), after)) == {}
+
+
+def test_a_system_that_counts_no_stolen_time(
+    cpu: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disturbance, "_STAT", tmp_path / "stat")
+    assert Watch(cpu, Steady(100)).look().stolen_seconds == 0
+    for text in ("", "cpu 1 2 3\n"):
+        (tmp_path / "stat").write_text(text)
+        assert Watch(cpu, Steady(100)).look().stolen_seconds == 0
 
 
 class FakeGpu:

@@ -7,15 +7,17 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from kernelcast.collector.training import layer as training
 from kernelcast.collector.training.groups import Part, Shard
 from kernelcast.collector.training.layer import Layer, Tables, random_weight
-from kernelcast.runtime import ModelConfig, UsageError
+from kernelcast.runtime import ModelConfig, Parallelism, UsageError
 from kernelcast.runtime.step.chunks import DENSE, LayerKind
 from kernelcast.runtime.step.layers.transformer_layer import transformer_layer
 from kernelcast.runtime.step.op import Op, Ops, op
 from kernelcast.runtime.step.sizes import Sizes
+from tests.collector.training.in_threads import of_every_rank
 
 MODEL = ModelConfig(
     name="tiny", hidden_size=32, sequence_length=16, attention_heads=4, layers=2, vocabulary_size=100, experts=4,
@@ -90,3 +92,30 @@ def test_ops_without_a_row_are_refused(fields: dict[str, Any], layout: dict[str,
     sizes = Sizes.alone(replace(MODEL, **fields), **layout)
     with pytest.raises(UsageError, match=f"^model tiny: op {name} has operator .*, real steps train"):
         Layer(transformer_layer, sizes, Shard(), partial(random_weight, 1, ""), Tables(MODEL, Part()))
+
+
+@pytest.mark.parametrize("tp", [2, 4])
+@pytest.mark.parametrize("biases", ["all", "qkv", "attention", "mlp", "none"])
+@pytest.mark.parametrize("parallel_residual", [False, True])
+def test_shards_are_one_layer_together(tp: int, biases: str, parallel_residual: bool) -> None:
+    """Outputs and the input's gradients: each bias and each branch counts once, whichever order the sums have."""
+    syncs = 1 if parallel_residual else 2
+    model = replace(MODEL, biases=biases, parallel_residual=parallel_residual, forward_syncs=syncs)  # type: ignore[arg-type]
+    weights, tables = partial(random_weight, 1, ""), Tables(model, Part())
+    sample = torch.randn(2, 16, 32)
+
+    def run(sizes: Sizes, shard: Shard) -> tuple[torch.Tensor, torch.Tensor]:
+        layer = Layer(transformer_layer, sizes, shard, weights, tables)
+        x = sample.clone().requires_grad_()
+        out = layer(x)
+        (gradient,) = torch.autograd.grad(out.square().sum(), x)
+        return out.detach(), gradient
+
+    def on_rank(index: int, group: dist.ProcessGroup) -> tuple[torch.Tensor, torch.Tensor]:
+        return run(sizes, Shard(index=index, parts=tp, group=group))
+
+    layout = Parallelism(pp=1, tp=tp, dp=1, micro_batch=2, micro_batches=1)
+    sizes = Sizes(model=model, layout=layout)
+    expected = run(Sizes.alone(model, kind=DENSE), Shard())
+    for found in of_every_rank(tp, on_rank):
+        torch.testing.assert_close(found, expected)

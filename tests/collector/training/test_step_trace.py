@@ -172,3 +172,32 @@ def test_on_a_gpu_passes_last_as_long_as_their_kernels_and_waiting_is_no_update(
     assert measured.components_s()["Max_Update"] == pytest.approx(50e-6)
     assert measured.components_s()["Stage_Fwd_Max"] == pytest.approx(6e-3)
     assert not any(one.operator.startswith("idle") for one in measured.operator_times())
+
+
+def test_messages_begin_with_their_calls(tmp_path: Path) -> None:
+    """Events of gloo end them; without a call they begin themselves, and collectives are none."""
+    rows = [
+        ("cpu_op", "c10d::send", 10, 2), ("user_annotation", "gloo:send", 15, 20),
+        ("user_annotation", "gloo:recv", 16, 5),
+        ("cpu_op", "c10d::recv_", 30, 2), ("user_annotation", "gloo:recv", 33, 40), ("cpu_op", "gloo:send", 50, 5),
+        ("user_annotation", "gloo:all_reduce", 60, 5),
+        ("cpu_op", "c10d::send", 70, 1), ("user_annotation", "gloo:send", 80, 1),
+    ]  # fmt: skip
+    events = [
+        {
+            "ph": "X",
+            "cat": category,
+            "name": name,
+            "pid": 1,
+            "tid": 1,
+            "ts": start,
+            "dur": duration,
+            "args": {},
+        }
+        for category, name, start, duration in [("user_annotation", STEP, 0, 100), *rows]
+    ]
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps({"traceEvents": events, "baseTimeNanoseconds": 7_000_000}))
+    assert rank_trace(read_trace(path), stage=0)["messages"] == [
+        ["send", 7010, 7035], ["recv", 7016, 7021], ["recv", 7030, 7073], ["send", 7070, 7081],
+    ]  # fmt: skip
