@@ -66,6 +66,18 @@ mp = 2
 dp = 2
 measured_s = 0.0123
 """
+# The model of docs/example_traces.py.
+TRACED = """name = "traced"
+hidden_size = 2048
+sequence_length = 4096
+attention_heads = 16
+layers = 2
+vocabulary_size = 128
+norm = "layer_norm"
+activation = "gelu"
+rotary = false
+learned_positions = 4096
+"""
 SCRIPT = """#!/bin/bash
 #SBATCH --nodes=2 --gpus-per-node=2
 #KERNELCAST bundle=test.kcast model=tiny.toml pp=2 dp=2
@@ -154,7 +166,7 @@ def folder(
         shutil.copytree(one, tmp_path, dirs_exist_ok=True)
     shutil.copy(DATA / "small.db", tmp_path)
     files = {"jobs.csv": JOBS, "more.csv": JOBS + MORE, "job.sbatch": SCRIPT, "train.sh": LAYOUT,
-             "step.json": json.dumps(STEP), "runs.toml": RUNS,
+             "step.json": json.dumps(STEP), "runs.toml": RUNS, "traced.toml": TRACED,
              "array.sbatch": SCRIPT.replace("#SBATCH", "#SBATCH --array=0-1"), "merge.yaml": MERGED,
              "jobs.yaml": JOBS_YAML, "memory.log": MEMORY,
              "one.toml": RUNS[: RUNS.index("[[runs]]\npp")]}  # fmt: skip
