@@ -140,12 +140,18 @@ MORE = "".join(f"2026-02-01T00:00,2026-02-{day:02}T{day:02}:00,{day},failed,fan\
 _SEARCH = re.compile(r"(?:(?<=memory, )|(?<=^ {10}))[\d.]+ s$", re.MULTILINE)
 # Digests, last digits, memory, and what is fitted to measured steps: intervals, grades.
 _VARIES = re.compile(
-    r"(?<!\.)\b[0-9a-f]{12,64}\b|(?<=\.\d{3})\d{3,}|[\d.,]+(?= (?:days|min) at)|[\d.,]+(?= [KMG]i?B\b(?!/))"
+    r"(?P<digest>(?<!\.)\b[0-9a-f]{12,64}\b)|(?<=\.\d{3})\d{3,}|[\d.,]+(?= (?:days|min) at)|[\d.,]+(?= [KMG]i?B\b(?!/))"
     r'|\(\d+ simulated, \d+ pruned|"p\d\d": \S+|nterval(?:_s)?": \[[^]]*'
     r"|slower than \d+ %|\(90 %: [\d.]+ to [\d.]+\)|^(?:grade|interval) .*$"
     r"|\([\d.]+(?: [mµ]?s)? to [\d.]+ [mµ]?s(?:, 90 %)?\)",
     re.MULTILINE,
 )
+
+
+def _masked(match: re.Match[str]) -> str:
+    """Digests keep their length, also one of digits alone; other numbers have as many digits as they happen to need."""
+    return "#" if not match["digest"] and _DIGITS.match(match[0]) else len(match[0]) * "#"
+
 
 _STYLES = re.compile(r"<(style|script)\b.*?</\1>", re.DOTALL)
 _DIGITS = re.compile(r'\d{3,}$|"p\d|nterval')
