@@ -51,7 +51,9 @@ class Device:
     def most_flops_per_s(self, dtype: str) -> float | None:
         """Rate that nothing exceeds: frameworks may compute float32 products in TF32."""
         own = self.peak_flops_per_s(dtype)
-        return max(own or 0.0, self.flops_per_s.get(_TF32, 0.0)) or None if dtype == "float32" else own
+        if dtype != "float32":
+            return own
+        return max(own or 0.0, self.flops_per_s.get(_TF32, 0.0)) or None
 
     def is_chip_of(self, other: "Device") -> bool:
         """Whether both are one chip at one power limit, perhaps with other memory and more of its cache."""

@@ -102,9 +102,8 @@ class TracedSteps:
     work: tuple[Work, ...] = field(repr=False)
     gaps: tuple[Gap, ...] = field(repr=False)
     findings: tuple[RankFinding, ...] = ()  # what the ranks wait for
-    loader_s: Mapping[tuple[int, str], float] = field(
-        default_factory=dict
-    )  # of the data loader, by rank and step
+    # Of the data loader, by rank and step.
+    loader_s: Mapping[tuple[int, str], float] = field(default_factory=dict)
 
     @property
     def ranks(self) -> tuple[int, ...]:
