@@ -38,7 +38,10 @@ def prior_of(make_bundle: Callable[..., Path]) -> Callable[..., Prior]:
 @pytest.fixture
 def entry(regressor: Callable[..., RegressorEntry]) -> Callable[..., RegressorEntry]:
     def make(key: Key, error: float, *, processes: int = 1) -> RegressorEntry:
-        return replace(regressor(key, b"model"), validation_error=error, processes_per_node=processes)
+        found = regressor(key, b"model")
+        level = "" if processes == 1 else f".{processes}-processes"
+        file = found.file.replace(".onnx", f"{level}.onnx")
+        return replace(found, file=file, validation_error=error, processes_per_node=processes)
 
     return make
 

@@ -128,7 +128,7 @@ def of_priors(
     ):  # fmt: skip
         bundle = read_bundle(make_bundle({"gelu": model}, compute=[one], dtype=dtype))
         if peaks:
-            slower = replace(rate, flops_per_s=1e11)
+            slower = replace(rate, device=one.description, flops_per_s=1e11)
             bundle = replace(bundle, manifest=replace(bundle.manifest, peaks=(slower,)))
         prior = Prior.of(bundle, other, dtype, peaks)
         key = "gelu", Direction.FORWARD

@@ -240,7 +240,7 @@ def test_what_is_trained_is_what_was_asked_and_stored_with_its_reference(
             "torch.distributed",
         )
         assert step.reference_us == 33.0  # of 31 to 50 the third: the second tenth begins
-        assert step.options["layer_counts"] == ([3] if step.pp == 1 else [1, 2])
+        assert step.options["layer_counts"] == ([3] if step.pp == 1 else [2, 1])
         assert (step.options["gpus_per_node"], step.schedule, step.recomputation) == (step.pp, "1F1B", False)
         assert step.min_s == step.pp - 0.5
     assert {(run.command, run.conditions["processes_per_node"]) for run in runs} == {

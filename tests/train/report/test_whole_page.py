@@ -25,7 +25,7 @@ from kernelcast.train.report.reference import Reference
 
 TEXT = Path(__file__).with_name("whole_page.txt")
 PUBLISHED = Path(__file__).parent.parent.parent / "data" / "importers" / "Example"
-_LEFT_OUT = re.compile(r'<(style|script)\b.*?</\1>|sha256-[^\']*|(?<=src=")[^"]*', re.DOTALL)
+_LEFT_OUT = re.compile(r'<(style|script)\b.*?</\1>|sha256-[\w+/=]*|(?<=src=")[^"]*', re.DOTALL)
 _LONG = re.compile(r"\d+\.\d{5,}(?:e[-+]\d+)?")
 
 

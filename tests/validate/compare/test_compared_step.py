@@ -274,7 +274,7 @@ def test_stages_are_the_outermost_dimension_and_bytes_those_of_nccl_tests(estima
 
 
 @pytest.mark.parametrize(
-    ("width", "matched"), [(4, True), (6, True), (2.7, True), (6.1, False), (2.6, False)]
+    ("width", "matched"), [(4, True), (5.98, True), (2.7, True), (6.1, False), (2.6, False)]
 )
 def test_a_workload_within_one_and_a_half_times_is_the_same_call(
     ran: Ran, estimate: Estimate, width: float, matched: bool
