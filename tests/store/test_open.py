@@ -208,7 +208,7 @@ def test_what_strangers_files_may_ask_for(
     with opening.foreign_database(path) as connection:
         noted(connection)
         assert connection.execute("PRAGMA query_only").fetchone() == (1,)
-    usual = [1, 1, 1, 60_000]
+    usual = [0, 1, 1, 60_000]
     assert limits == [
         [16_384, 16_384, 100, 50, 0, 0, *usual],
         [64 << 20, 1_000_000, 2000, 1000, 0, 0, *usual],
