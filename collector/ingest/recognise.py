@@ -156,7 +156,7 @@ class Surroundings:
         is_wanted &= np.array([node is None for node in tree.backward_nodes], dtype=bool)
         rows = np.flatnonzero(is_wanted)
         first, alike = distinct(tree.calls.kind[rows], tree.calls.arguments[rows])
-        # Roles follow from how often products run, and perhaps those of some layers only run again.
+        # Roles follow from how often products run, and perhaps only some layers run again.
         once = ~np.array(tree.recomputed, dtype=bool)[rows]
         counts = np.bincount(alike[once], minlength=len(first))
         last = np.zeros_like(first)
