@@ -197,6 +197,7 @@ def test_what_is_refused_in_one_line(
     assert said.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_the_page_runs_as_it_is_written(
     ranks: Path,
     tmp_path: Path,

@@ -42,6 +42,7 @@ def arguments(tmp_path: Path, make_bundle: Callable[..., Path]) -> list[str]:
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_components_operators_and_summary(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert ended(*arguments, "--by-operator", "--max-processes", "2") == 0
     out = capsys.readouterr().out

@@ -194,6 +194,7 @@ def _drip(client: socket.socket, dripped: list[bool]) -> None:
         dripped.append(True)
 
 
+@pytest.mark.slow
 def test_a_request_after_another_has_its_own_time(make_bundle: Make, folder: Path) -> None:
     asked = b"GET /health HTTP/1.1\r\nHost: k\r\n\r\n"
     where = folder / "s"

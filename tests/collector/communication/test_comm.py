@@ -230,10 +230,11 @@ def test_one_process_says_what_is_wrong_and_all_end(tmp_path: Path, plan_file: P
     assert "[rank" not in done.stderr  # no worker's traceback
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("deed", "words", "processes"),
     [
-        pytest.param("SIGKILL", "process 1 was ended by SIGKILL", 3, marks=pytest.mark.slow),
+        ("SIGKILL", "process 1 was ended by SIGKILL", 3),
         ("raises", "Traceback (most recent call last)", 2),
     ],
 )

@@ -281,10 +281,10 @@ def test_the_same_question_is_answered_from_memory(make_bundle: Make) -> None:
 
 
 def test_what_is_remembered_has_no_more_bytes_than_said(make_bundle: Make) -> None:
-    bundle, model, most = read_bundle(make_bundle()), ModelConfig(**TINY), 1 << 17
+    bundle, model, most = read_bundle(make_bundle()), ModelConfig(**TINY), 1 << 16
     layouts = [
         Parallelism(**ONE | {"pp": 1 + i % 3, "micro_batch": 1 + i // 6, "zero": i % 2, "dp": 2})
-        for i in range(30)
+        for i in range(15)
     ]
 
     def grown_bytes(remembered_bytes: int) -> int:
