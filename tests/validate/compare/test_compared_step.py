@@ -20,7 +20,15 @@ from kernelcast.validate.compare.compared_step import (
     compare_stated,
 )
 from kernelcast.validate.compare.published_steps import PublishedSteps, published_like
-from kernelcast.validate.compare.rows import collective_rows, operator_rows, part_rows, predicted_step
+from kernelcast.validate.compare.rows import (
+    Row,
+    collective_rows,
+    is_near_rows,
+    operator_rows,
+    part_rows,
+    predicted_step,
+    stage_of,
+)
 from kernelcast.validate.compare.storing import keep_in_file
 from kernelcast.validate.compare.traced_steps import TracedSteps, Work
 from kernelcast.validate.runs import RunsFile
@@ -255,3 +263,40 @@ def test_published_steps_are_of_the_same_shape_kind_and_device(make_bundle: Call
     )  # fmt: skip
     assert published_like(estimate, "") == published_like(estimate, "abacus") == ()
     assert published_like(replace(estimate, model=replace(model, layers=31)), "h100-sxm") == ()
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "are_near"),
+    [(100, 100, True), (110, 100, True), (100, 110, True), (111, 100, False), (0, 1, False)],
+)
+def test_about_as_many_tokens(one: int, other: int, are_near: bool) -> None:
+    assert is_near_rows(one, other) is are_near
+
+
+def test_stages_are_the_outermost_dimension_and_bytes_those_of_nccl_tests(estimate: Estimate) -> None:
+    layout = replace(estimate.parallelism, pp=3, dp=4)
+    asked = replace(estimate, parallelism=layout)
+    assert [stage_of(rank, asked) for rank in (0, 3, 4, 7, 8, 11, 12, 99)] == [0, 0, 1, 1, 2, 2, 2, 2]
+    rows = [
+        Row(name=name, operator=name, pass_="once", vector=(10, 2, 4))
+        for name in ("all_reduce", "all_gather")
+    ]
+    assert [row.message_bytes(4) for row in rows] == [40, 320]
+
+
+@pytest.mark.parametrize(
+    ("width", "matched"), [(4, True), (5.98, True), (2.7, True), (6.1, False), (2.6, False)]
+)
+def test_a_workload_within_one_and_a_half_times_is_the_same_call(
+    ran: Ran, estimate: Estimate, width: float, matched: bool
+) -> None:
+    """A gelu of [2, 32, 4 · 64] elements."""
+
+    def wider(work: Work) -> Work:
+        is_it = work.operator == "gelu" and work.pass_ == "forward"
+        return replace(work, vector=(*work.vector[:-1], round(64 * width))) if is_it else work
+
+    rows = operator_rows(ran(wider), predicted_step(estimate, (0, 1)), estimate)
+    [gelu] = [row for row in rows if row.operator == "gelu" and row.pass_ == "forward" and row.predicted_s]
+    assert gelu.is_matched is matched
+    assert (len([row for row in rows if row.operator == "gelu"]) == 2) is matched
