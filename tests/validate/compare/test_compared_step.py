@@ -166,8 +166,10 @@ def test_traces_of_another_step_are_told(ran: Ran, estimate: Estimate) -> None:
     assert unlike(ran()) == unlike(replace(ran(), world_size=None)) == []
     assert unlike(replace(ran(), world_size=4)) == ["found traces of 4 processes, the layout has 2"]
     forward = ran(lambda work: None if work.pass_ == "backward" else work)
-    assert unlike(forward)[0] == "found no backward pass, as in inference"
+    assert unlike(forward) == ["found no backward pass, as in inference"]
     assert unlike(ran(lambda work: None if work.pass_ in ("forward", "backward") else work)) == []
+    collectives = ran(lambda work: work if work.class_ == "communication" else None)
+    assert unlike(collectives) == ["found no kernel that computes"]
 
     def other(work: Work) -> Work:
         is_it = work.operator == "gemm" and work.pass_ == "backward"
@@ -178,21 +180,30 @@ def test_traces_of_another_step_are_told(ran: Ran, estimate: Estimate) -> None:
     assert unlike(ran(other)) == ["found 33% of the predicted matrix products, by their shapes"]
 
     def without_shapes(share: float) -> TracedSteps:
-        """As a trace without shapes has it: the names of the host's operators tell convolutions alone."""
+        """As a trace without shapes has it: the names of the host's operators tell what is of images."""
         traced = ran(lambda work: replace(work, vector=(), operator="") if work.operator == "gemm" else work)
         compute_s = sum(one.time_s for one in traced.work if one.class_ == "compute") / 6  # ranks × steps
         more = replace(
-            traced.work[0], operator="", vector=(), class_="compute", host_operator="aten::cudnn_convolution",
-            time_s=share / (1 - share) * compute_s,
-        )  # fmt: skip
-        added = [replace(more, rank=rank, step=step) for rank in traced.ranks for step in traced.steps]
+            traced.work[0],
+            operator="",
+            vector=(),
+            class_="compute",
+            time_s=share / (1 - share) * compute_s / 2,
+        )
+        added = [
+            replace(more, rank=rank, step=step, host_operator=name)
+            for rank in traced.ranks for step in traced.steps
+            for name in ("aten::cudnn_convolution", "aten::cudnn_batch_norm_backward")
+        ]  # fmt: skip
         return replace(traced, work=(*traced.work, *added))
 
     assert unlike(without_shapes(0.45)) == []
     traced = without_shapes(0.6)
     elsewhere = [one for one in traced.work if one.step != traced.typical or "conv" not in one.host_operator]
     assert unlike(replace(traced, work=tuple(elsewhere))) == []  # only the typical step counts
-    assert unlike(without_shapes(0.6)) == ["found convolutions in 60% of the compute, as in models of images"]
+    assert unlike(without_shapes(0.6)) == [
+        "found convolutions and batch norms in 60% of the compute, as in models of images"
+    ]
 
 
 def test_what_is_worth_knowing_is_noted(ran: Ran, estimate: Estimate) -> None:
