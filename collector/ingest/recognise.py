@@ -111,11 +111,14 @@ def _attention_roles(calls: Sequence[tuple[int, Width]]) -> Iterator[tuple[int, 
 def _roles_in_order(
     tree: CallTree, rows: Rows, widths: Sequence[Width | None], alike: Rows
 ) -> Mapping[int, str]:
-    """`_attention_roles` of the calls `rows` by thread; `widths` and `alike`: of distinct calls, and which each is."""
-    by_thread: dict[str, list[tuple[int, Width]]] = defaultdict(list)
+    """`_attention_roles` of the calls `rows` by thread, and of those that run again apart.
+
+    `widths` and `alike`: of distinct calls, and which each is.
+    """
+    by_thread: dict[tuple[str, bool], list[tuple[int, Width]]] = defaultdict(list)
     for row, which in zip(rows.tolist(), alike.tolist(), strict=True):
         if (width := widths[which]) is not None:
-            by_thread[tree.threads[row]].append((row, width))
+            by_thread[tree.threads[row], tree.recomputed[row]].append((row, width))
     return dict(one for calls in by_thread.values() for one in _attention_roles(calls))
 
 
@@ -151,15 +154,14 @@ class Surroundings:
         of_mixture: dict[int, tuple[str, Shapes, Sequence[str]]] = {}
         is_wanted = tree.calls.where(lambda _, name: name in _OF_INTEREST or _is_norm(name))
         is_wanted &= np.array([node is None for node in tree.backward_nodes], dtype=bool)
-        # Perhaps of some layers only, and roles follow from how often products run.
-        is_wanted &= ~np.array(tree.recomputed, dtype=bool)
         rows = np.flatnonzero(is_wanted)
         first, alike = distinct(tree.calls.kind[rows], tree.calls.arguments[rows])
+        # Roles follow from how often products run, and perhaps only some layers run again.
+        once = ~np.array(tree.recomputed, dtype=bool)[rows]
+        counts = np.bincount(alike[once], minlength=len(first))
         last = np.zeros_like(first)
         last[alike] = rows
-        for index, count, latest in zip(
-            rows[first].tolist(), np.bincount(alike).tolist(), last.tolist(), strict=True
-        ):
+        for index, count, latest in zip(rows[first].tolist(), counts.tolist(), last.tolist(), strict=True):
             name, dims = tree.names[index], shapes(tree.arguments[index].dims)
             if name in experts.RULES:
                 of_mixture[latest] = name, dims, texts(tree.arguments[index].concrete)
@@ -181,7 +183,7 @@ class Surroundings:
             elif _is_norm(name) and dims and len(dims[0]) >= 2:
                 norms.add(dims[0][-1])
         return cls(
-            LinearRoles.of(products, norms, embeddings),
+            LinearRoles.of(+products, norms, embeddings),
             frozenset(softmaxes),
             frozenset(norms),
             frozenset(results),

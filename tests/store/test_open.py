@@ -13,6 +13,7 @@ import pytest
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
 from kernelcast.runtime.errors import DataError
 from kernelcast.store import Database, Run
+from kernelcast.store import connection as opening
 from kernelcast.store.schema import OLDEST_VERSION, SCHEMA_VERSION
 
 APPLICATION_ID = 0x4B434442
@@ -178,3 +179,38 @@ def test_a_closed_database_says_so(database: Database) -> None:
     database.close()
     with pytest.raises(DataError, match="closed"):
         database.read_samples()
+
+
+def test_what_strangers_files_may_ask_for(
+    database: Database, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until their schema is compared with ours, and afterwards."""
+    names = ("LENGTH", "SQL_LENGTH", "COLUMN", "EXPR_DEPTH", "ATTACHED", "WORKER_THREADS")
+    settings = ("trusted_schema", "cell_size_check", "foreign_keys", "busy_timeout")
+    compare, steps = opening._compare_schema, opening._Steps
+    limits: list[list[int]] = []
+    counted: list[tuple[float, ...]] = []
+
+    def noted(connection: sqlite3.Connection) -> None:
+        found = [connection.getlimit(getattr(sqlite3, f"SQLITE_LIMIT_{name}")) for name in names]
+        limits.append(found + [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in settings])
+
+    def compared(file: Path, connection: sqlite3.Connection) -> int:
+        noted(connection)
+        return compare(file, connection)
+
+    def counting(*most: float) -> object:
+        counted.append(most)
+        return steps(*most)
+
+    monkeypatch.setattr(opening, "_compare_schema", compared)
+    monkeypatch.setattr(opening, "_Steps", counting)
+    with opening.foreign_database(path) as connection:
+        noted(connection)
+        assert connection.execute("PRAGMA query_only").fetchone() == (1,)
+    usual = [0, 1, 1, 60_000]
+    assert limits == [
+        [16_384, 16_384, 100, 50, 0, 0, *usual],
+        [64 << 20, 1_000_000, 2000, 1000, 0, 0, *usual],
+    ]
+    assert counted == [(10_000_000 + 100 * path.stat().st_size,), (20_000, 5.0), (float("inf"),)]

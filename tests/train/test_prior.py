@@ -202,6 +202,29 @@ def test_a_corrected_bundle_is_a_prior_again(
     assert Predictor(third).predict_us("gelu", FORWARD, asked) == pytest.approx(expected, rel=0.2)
 
 
+def test_the_statistic_of_a_prior_is_kept_where_every_sample_has_it(
+    donor: Bundle,
+    new_database: Database,
+    measure: Measure,
+    measure_new: Callable[..., None],
+    tmp_path: Path,
+) -> None:
+    def statistic(prior: Bundle) -> str:
+        trained = train_bundle(new_database, tmp_path / "new.kcast", prior=prior)
+        assert (trained.samples, trained.without_quiet) == expected
+        return trained.manifest.statistic
+
+    measure_new("gelu", FORWARD, 6)
+    expected = (6, 0)
+    assert statistic(donor) == "quiet"
+    other = tuple(replace(one, statistic="middle_five") for one in donor.manifest.regressors)
+    manifest = replace(donor.manifest, statistic="middle_five", regressors=other)
+    assert statistic(replace(donor, manifest=manifest)) == "middle_five"
+    measure(new_database, "gelu", FORWARD, times_us={(3, 3, 3): 30.0}, quiet=False, compute=NEW)
+    expected = (7, 1)
+    assert statistic(donor) == "middle_five"
+
+
 @pytest.mark.parametrize(
     ("points", "expected"),
     # Of nine errors or more one holds 90 % of further ones, of fewer one and a half times the largest.

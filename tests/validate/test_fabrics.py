@@ -1,6 +1,8 @@
 """Collectives of described fabrics against published rows held out from the prediction."""
 
 import json
+import os
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +14,7 @@ from kernelcast.cli.validate_data import fabrics
 from kernelcast.runtime.errors import DataError
 from kernelcast.validate.fabrics import A100_SOURCES, Across, FabricValidation, Size, validate_fabrics
 
+TEXT = Path(__file__).with_name("whole_fabrics.txt")
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 FOLDERS = ("vtrain", "vidur", "aiconfigurator", "nccl-tests")
 pytestmark = pytest.mark.skipif(
@@ -45,6 +48,15 @@ def test_ten_nodes_of_eight_are_within_20_percent(found: FabricValidation) -> No
     for one in found.across:
         assert one.median_error <= 0.20, one.operator
         assert len(one.sizes) == 10
+
+
+def test_whole_validation(found: FabricValidation) -> None:
+    """Every figure to four digits: `whole_fabrics.txt`, which WRITE_WHOLE_FABRICS=1 pytest THIS_FILE writes."""
+    document = json.dumps(found.to_dict()).replace("{", "\n{")
+    printed = re.sub(r"-?\d+\.\d+(e[-+]?\d+)?", lambda number: f"{float(number[0]):.4g}", document) + "\n"
+    if "WRITE_WHOLE_FABRICS" in os.environ:
+        TEXT.write_text(printed, encoding="utf-8")
+    assert printed == TEXT.read_text(encoding="utf-8")
 
 
 def test_both_levels_predict_better_than_the_slower_one(found: FabricValidation) -> None:

@@ -1,6 +1,8 @@
 """A new device from a few points: what `validate prior` measures, on published data of an A100 and a GH200."""
 
 import json
+import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from kernelcast.validate.prior import PriorValidation, validate_prior
 
 ROOT = Path(__file__).parent.parent.parent
 VISTA = ROOT / "datasets" / "estimate-train-time" / "Vista"
+TEXT = Path(__file__).with_name("whole_prior.txt")
 FUNCTIONS = ("gelu", "res_add", "layernorm", "embedding")
 
 
@@ -61,6 +64,21 @@ def test_a_few_points_are_better_than_none_and_than_no_prior(some_operators: Pat
     assert 0.9 < telling["coverage"] <= 1
     assert alone["coverage"] is None
     assert 0 < telling["minutes"] < 1
+
+
+def test_whole_validation(some_operators: Path, a100: Bundle) -> None:
+    """Every figure to three digits: `whole_prior.txt`, which WRITE_WHOLE_PRIOR=1 pytest THIS_FILE writes."""
+    told: list[tuple[int, int, str]] = []
+    with Database.open(some_operators, read_only=True) as database:
+        found = validate_prior(
+            a100, database, points=(2, 4), ways=("telling", "random"), without=("embedding",), draws=2,
+            on_progress=lambda *done: told.append(done),
+        )  # fmt: skip
+    document = json.dumps([found.to_dict(), told]).replace("{", "\n{")
+    printed = re.sub(r"-?\d+\.\d+(e[-+]?\d+)?", lambda number: f"{float(number[0]):.3g}", document) + "\n"
+    if "WRITE_WHOLE_PRIOR" in os.environ:
+        TEXT.write_text(printed, encoding="utf-8")
+    assert printed == TEXT.read_text(encoding="utf-8")
 
 
 def test_what_is_left_out_and_printed(some_operators: Path) -> None:

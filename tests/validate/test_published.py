@@ -2,13 +2,17 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from kernelcast.runtime import DataError, UsageError, read_bundle
+from kernelcast.runtime import DataError, Estimator, UsageError, read_bundle
 from kernelcast.store import Database
 from kernelcast.store.importers import Description, read_estimate_train_time, store_parsed
+from kernelcast.train.fit import Trained
+from kernelcast.validate import published
 from kernelcast.validate.published import SITES, published_runs, validate_published
 from kernelcast.validate.runs import RunsFile
 
@@ -69,6 +73,59 @@ def test_a_site_is_imported_trained_on_and_its_steps_predicted(
     alone = validate_published(site, runs, earlier=bundle).runs[0]
     assert alone.error == first.error
     assert all(one.measured_s is None for one in alone.components())
+
+
+def test_what_is_trained_on_and_predicted(
+    make_site: Callable[[], Path],
+    make_bundle: Callable[..., Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All but the training, whose bundle answers 10 µs forward, 20 µs backward."""
+    asked: dict[str, Any] = {}
+
+    def train(database: Database, output: Path, **options: Any) -> Trained:
+        asked.update(options, output=output, samples=database.row_counts()["sample"])
+        bundle = read_bundle(make_bundle(dtype="float16"))
+        entries = tuple(replace(one, role_errors={"": 0.25}) for one in bundle.manifest.regressors)
+        manifest = replace(bundle.manifest, regressors=entries)
+        return Trained(path=bundle.path, manifest=manifest, skipped=(), digest=bundle.digest)
+
+    monkeypatch.setattr(published, "train_bundle", train)
+    site, told = make_site(), list[tuple[str, int, int]]()
+    runs = RunsFile.read(tmp_path / "runs.toml")
+    found = validate_published(
+        site, runs, seed=7, jobs=3, on_import=lambda done, total, what: told.append(("import", done, total)),
+        on_imply=lambda done, total, what: told.append(("imply", done, total)),
+    )  # fmt: skip
+    assert {name: asked[name] for name in ("statistic", "dtype", "seed", "earlier", "jobs")} == {
+        "statistic": "middle_five", "dtype": "", "seed": 7, "earlier": None, "jobs": 3,
+    }  # fmt: skip
+    assert (asked["output"].name, asked["output"].exists(), asked["samples"] > 300) == (
+        "published.kcast",
+        False,
+        True,
+    )
+    assert {name for name, _, _ in told} == {"import", "imply"}
+    first, second = found.runs
+    estimator = Estimator.load(found.trained.path)
+    for one in found.runs:
+        step_s = estimator.predict(**one.run.asked, timeline="closed-form").step_time_s
+        assert one.error == pytest.approx(step_s / one.run.measured_s - 1)
+    implied = {one.name for one in first.components() if one.implied}
+    assert implied == {"Encoder_Fwd", "PP_P2P", "Stage_Fwd_Max", "Stage_Bwd_Max"}
+    assert not any(one.implied for one in second.components())
+    errors = [one.error for one in found.runs], [one.simulated_error for one in found.runs]
+    means = [sum(map(abs, one)) / 2 for one in errors]
+    assert (found.mean_abs_error, found.mean_abs_simulated_error) == pytest.approx(tuple(means))
+    alone = replace(found, runs=(first,))
+    assert (found.mean_abs_published_error, alone.mean_abs_published_error) == (None, 0.5)
+    document = json.loads(json.dumps(found.to_dict()))
+    assert document["regressors"] == document["taken_over"] == len(found.trained.manifest.regressors)
+    assert (document["site"], document["mean_validation_error"]) == ("Example", 0.25)
+    assert document["provenance"]["bundle_digest"] == found.trained.digest
+    empty = replace(found, runs=())
+    assert (empty.mean_abs_error, empty.mean_abs_simulated_error) == (0.0, 0.0)
 
 
 def test_the_steps_that_ship_are_those_of_the_paper() -> None:

@@ -207,6 +207,55 @@ def test_a_repetition_that_was_cut_short_is_measured_again(
         assert len(database.records(MeasuredStep)) == 4
 
 
+def test_what_is_trained_is_what_was_asked_and_stored_with_its_reference(
+    config: RunConfig, make_bundle: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[dict[str, Any]] = []
+
+    def train(jobs: list[TrainingJob], *, on_turn: Callable[[Turn], None], **options: Any) -> None:
+        asked.append({"jobs": [job.label for job in jobs], **options})
+        for number in range(options["effort"].rounds):
+            for job in range(len(jobs)):
+                reference_us = tuple(float(50 - 2 * place - number) for place in range(10))
+                times_s = (0.5 + job, *[1.0 + job] * (options["effort"].steps - 1))
+                on_turn(Turn(job=job, round=number, steps_s=times_s, reference_us=reference_us, traces=()))
+
+    monkeypatch.setattr(run_module, "train_jobs", train)
+    told: list[tuple[int, int, str]] = []
+    with Database.open(tmp_path / "bench.db", create=True) as database:
+        report = validate_run(
+            database, config, Estimator.load(make_bundle()), keys_of, RunOptions(),
+            lambda *done: told.append(done),
+        )  # fmt: skip
+        steps, runs = database.records(MeasuredStep), database.run_list()
+        predictions = database.records(Prediction)
+    usual = {"jobs": ["1-1-1", "2-1-1"], "seed": 3, "device": "cpu", "threads": 1, "timeout_s": 300.0}
+    assert asked == [usual | {"effort": TrainingEffort(rounds=2, warm_up_steps=1, steps=10)}] * 3
+    assert told == [(place, 12, ("1-1-1", "2-1-1")[(place - 1) % 2]) for place in range(1, 13)]
+    assert sorted(step.options["repetition"] for step in steps) == [1, 1, 2, 2, 3, 3]
+    for step in steps:
+        assert (len(step.repetitions_s), step.options["rounds"], step.framework) == (
+            20,
+            2,
+            "torch.distributed",
+        )
+        assert step.reference_us == 33.0  # of 31 to 50 the third: the second tenth begins
+        assert step.options["layer_counts"] == ([3] if step.pp == 1 else [2, 1])
+        assert (step.options["gpus_per_node"], step.schedule, step.recomputation) == (step.pp, "1F1B", False)
+        assert step.min_s == step.pp - 0.5
+    assert {(run.command, run.conditions["processes_per_node"]) for run in runs} == {
+        ("validate run", 1),
+        ("validate run", 2),
+    }
+    assert {one.timeline for one in predictions} == {"schedule", "closed form"}
+    assert {one.statistic for one in predictions} == {"quiet_us"}
+    for one in predictions:
+        assert one.low_s is not None
+        assert one.low_s < one.predicted_s < (one.high_s or 0.0)
+    assert [len(job.steps) for job in report.jobs] == [3, 3]
+    assert report.same_hardware is False
+
+
 def test_steps_are_stored_under_the_software_of_their_number_of_processes(
     config: RunConfig, make_bundle: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -227,8 +276,36 @@ def test_steps_are_stored_under_the_software_of_their_number_of_processes(
         assert stored == {processes: differing(processes).software.digest for processes in (1, 2)}
         monkeypatch.setattr(run_module, "train_jobs", None)  # never called
         validate_run(database, config, estimator, differing, options)
+        with pytest.raises(TypeError):  # of more steps
+            validate_run(database, config, estimator, differing, RunOptions(repetitions=1, steps=4))
         with pytest.raises(TypeError):  # other software
             validate_run(database, config, estimator, keys_of, options)
+
+
+def test_degrees_of_contexts_and_experts_are_stored_where_there_are_any(
+    make_bundle: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = SMALL.replace("rounds = 2", "rounds = 1")
+    text = (
+        text[: text.index("[[runs]]")]
+        + "pp = 1\n"
+        + '[[runs]]\n[[runs]]\ncp = 2\ncontext_exchange = "all_to_all"\n'
+    )
+    config = load(tmp_path, text)
+    monkeypatch.setattr(
+        run_module,
+        "train_jobs",
+        lambda jobs, *, effort, on_turn, **_: take_turns(len(jobs), effort, on_turn, rounds=effort.rounds),
+    )
+    options = RunOptions(repetitions=1, steps=2)
+    with Database.open(tmp_path / "bench.db", create=True) as database:
+        report = validate_run(database, config, Estimator.load(make_bundle()), keys_of, options)
+        monkeypatch.setattr(run_module, "train_jobs", None)
+        validate_run(database, config, Estimator.load(make_bundle()), keys_of, options)  # found again
+    [alone], [pair] = (job.steps for job in report.jobs)
+    assert not {"cp", "ep", "expert_imbalance", "context_exchange"} & alone.options.keys()
+    assert (pair.options["cp"], pair.options["context_exchange"]) == (2, "all_to_all")
+    assert not {"ep", "expert_imbalance"} & pair.options.keys()
 
 
 def test_numbers_that_are_not_given_and_the_largest(tmp_path: Path) -> None:

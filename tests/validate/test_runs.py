@@ -190,6 +190,30 @@ def test_what_is_wrong_is_named(tmp_path: Path, text: str, complaint: str) -> No
     assert "\n" not in message
 
 
+def test_the_largest_values_and_what_is_steady(tmp_path: Path) -> None:
+    largest = RUN.replace("9.57", "1e9") + "published_error = 1e9\nmemory_gib = [1, 2, 3, 1e9]\n"
+    [run] = read_runs(write(tmp_path, HEAD + largest))
+    assert (run.measured_s, run.published_error, run.memory_gib) == (1e9, 1e9, (1.0, 2.0, 3.0, 1e9))
+    for text in (
+        largest.replace("1e9", "1.001e9", 1),
+        largest.replace("error = 1e9", "error = 1.001e9"),
+        (largest.replace("3, 1e9", "3, 1.001e9")),
+    ):
+        with pytest.raises(UsageError, match=r"1001000000\.0"):
+            read_runs(write(tmp_path, HEAD + text))
+    for mean_s, is_steady in ((3.0, True), (3.01, False)):
+        [run] = read_runs(write(tmp_path, HEAD + RUN.replace("9.57", "2.0") + f"mean_s = {mean_s}\n"))
+        assert run.is_steady is is_steady
+    text = HEAD + RUN
+    for size_bytes in (1 << 20, (1 << 20) + 1):
+        path = write(tmp_path, text + "#" * (size_bytes - len(text.encode())))
+        if size_bytes == 1 << 20:
+            assert len(read_runs(path)) == 1
+            continue
+        with pytest.raises(DataError, match="larger than 1048576 bytes"):
+            read_runs(path)
+
+
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"none\.toml: no such file, expected measured steps"):
         read_runs(tmp_path / "none.toml")

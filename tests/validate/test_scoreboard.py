@@ -1,7 +1,8 @@
 """Figures of scored steps, by hand; pictures of them."""
 
 import math
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,9 @@ from kernelcast.validate.scoreboard import (
     draw,
     sources_of,
 )
+from tests.drawn import of_axes, short
+
+TEXT = Path(__file__).with_name("whole_pictures.txt")
 
 POINT = Point(
     label="small (1-1-1)",
@@ -156,6 +160,45 @@ def test_sources_differ_in_colour_or_mark_and_ones_own_stands_out() -> None:
 @pytest.mark.parametrize(("tokens", "text"), [(1023, "1023"), (1024, "1k"), (1536, "1536"), (2048, "2k")])
 def test_round_numbers_of_tokens_are_short(tokens: int, text: str) -> None:
     assert _short(tokens) == text
+
+
+def of_picture(figure: Figure, options: dict[str, Any], space: dict[str, Any]) -> Iterator[str]:
+    yield f"size {short(figure.get_size_inches())} dots {figure.dpi:g} saved {options} space {short(space['rect'])}"
+    for axes in figure.axes:
+        yield from list(of_axes(axes))[1:]  # where they stand depends on fonts
+        labels = [axis.get_majorticklabels()[0] for axis in (axes.xaxis, axes.yaxis)]
+        looks = [f"{one.get_fontsize():g} {one.get_rotation():g} {one.get_ha()}" for one in labels]
+        grid = axes.xaxis.get_gridlines()[0]
+        yield f"  title {axes.get_title()!r} {axes.title.get_fontsize():g} labels {looks} grid {grid.get_alpha()}"
+        yield f"  order and edges {[(line.zorder, line.get_markeredgewidth()) for line in axes.lines]}"
+        yield from (
+            f"  span {short(one.get_xy())} {one.get_alpha()} {one.get_zorder()}" for one in axes.patches
+        )
+    [legend] = figure.legends
+    names, size = [one.get_text() for one in legend.get_texts()], legend.get_texts()[0].get_fontsize()
+    yield f"legend {names} {legend._loc} {legend._ncols} {legend.get_frame_on()} {size:g}"
+
+
+def test_whole_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that stands in pictures: `whole_pictures.txt`, which WRITE_WHOLE_PICTURES=1 pytest THIS_FILE writes."""
+    spaces: list[dict[str, Any]] = []
+    lines: list[str] = []
+    monkeypatch.setattr(Figure, "tight_layout", lambda self, **space: spaces.append(space))
+    monkeypatch.setattr(
+        Figure, "savefig", lambda self, path, **options: lines.extend(of_picture(self, options, spaces[-1]))
+    )
+    sources = [
+        replace(
+            SOURCE, site=f"site {n}", is_own=n == 3,
+            points=(replace(POINT, measured_s=1.0 + n, devices=2**n, layout=f"layout {n % 3}"), MISSED),
+        )
+        for n in range(8)
+    ]  # fmt: skip
+    draw(tmp_path / "a.svg", [panels_of(*COLUMNS[:2]), panels_of(*COLUMNS[3:])], panel_width=3.0)
+    draw(tmp_path / "a.png", [panels_of("times", "devices", "tokens", sources=sources)])
+    if "WRITE_WHOLE_PICTURES" in os.environ:
+        TEXT.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    assert lines == TEXT.read_text(encoding="utf-8").splitlines()
 
 
 @pytest.mark.slow

@@ -2,9 +2,10 @@
 
 import json
 import math
+import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from kernelcast.validate.stack_runs import FittedStack, StackScore, _students_fa
 from kernelcast.validate.steps import Score, score_steps
 
 Make = Callable[..., Path]
+TEXT = Path(__file__).with_name("whole_stacks.txt")
 HEAD = """
 site = "a site"
 hardware = "something"
@@ -93,6 +95,34 @@ def test_a_factor_of_attention_is_told_from_that_of_all_else(tmp_path: Path, mak
     assert stack.kernel == "flash-2"
     assert stack.attention == pytest.approx(1.2, rel=0.02)
     assert stack.compute == pytest.approx(1.0, rel=0.01)
+
+
+def test_whole_stacks(tmp_path: Path, make_bundle: Make) -> None:
+    """Every figure to five digits: `whole_stacks.txt`, which WRITE_WHOLE_STACKS=1 pytest THIS_FILE writes."""
+    bundle = make_bundle({"flash_attention": 75.0, "all_gather": 40.0})
+    usual = runs_file(bundle, tmp_path, {2: 1.2, 5: 0.97, 12: 1.1}, layout="dp = 4\nzero = 3")
+    pairs = runs_file(bundle, tmp_path, {5: 1.3}, "pairs.toml", layout="pp = 2")
+    scattered = runs_file(bundle, tmp_path, {3: 1.0}, "scattered.toml")
+    scattered.write_text(scattered.read_text() + "mean_s = 1\n")
+    lines = []
+    for paths, fixed in (
+        ([usual, pairs, scattered], {}), ([usual, pairs], {"exposed_share": 0.5}), ([pairs], {"attention": 0.9}),
+        ([pairs, runs_file(bundle, tmp_path, {5: 1.1}, "one.toml")], {}), ([scattered], {}),
+    ):  # fmt: skip
+        found = fit_stack(paths, name="ours", fixed=fixed, bundle=str(bundle))
+        lines.append(f"{[path.stem for path in paths]}, fixed {fixed}: left out by {found.left_out_by}")
+        lines += [f"  {name} {value}" for name, value in asdict(found.stack).items()]
+        lines += [f"  {one.before}\n    {one.left_out}" for one in found.scores]
+        lines += [f"  {found.before}\n    {found.after} {found.unpredicted}"]
+        lines += [f"  {name} {step.run.label} {step.error}" for name, step in found.left_out_steps]
+    printed = (
+        re.sub(r"-?\d+\.\d{3,}(e[-+]?\d+)?", lambda number: f"{float(number[0]):.5g}", "\n".join(lines))
+        + "\n"
+    )
+    printed = re.sub(r"\b[0-9a-f]{64}\b|/\S*/", "#", printed)
+    if "WRITE_WHOLE_STACKS" in os.environ:
+        TEXT.write_text(printed, encoding="utf-8")
+    assert printed == TEXT.read_text(encoding="utf-8")
 
 
 def test_what_no_step_shows_stays_as_it_was_assumed(tmp_path: Path, make_bundle: Make) -> None:

@@ -31,6 +31,7 @@ from kernelcast.validate.compare.traced_steps import TracedSteps, traced_steps
 
 FORMAT = "kernelcast.compared_step/1"
 _LEAST_MATCHED = 0.5  # of the predicted matrix products
+_OF_IMAGES = ("conv", "batch_norm")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,18 +185,21 @@ def _unlike(traced: TracedSteps, estimate: Estimate, operators: Sequence[Row]) -
     world_size = estimate.parallelism.world_size
     if traced.world_size is not None and traced.world_size != world_size:
         yield f"found traces of {traced.world_size:,} processes, the layout has {world_size:,}"
-    passes = {work.pass_ for work in traced.work if work.step == traced.typical and work.class_ == "compute"}
+    compute = [work for work in traced.work if work.step == traced.typical and work.class_ == "compute"]
+    if not compute:
+        yield "found no kernel that computes"
+    passes = {work.pass_ for work in compute}
     if "forward" in passes and "backward" not in passes:
         yield "found no backward pass, as in inference"
-    # Traces of other models are told by shapes, and without shapes by convolutions.
+        operators = [row for row in operators if row.pass_ != "backward"]
+    # Traces of other models are told by shapes, and without shapes by what models of language do not have.
     shapes = any(work.operator in PRODUCTS and work.vector for work in traced.work)
     matched, other_rows = _matched_products(operators), _other_rows(traced, operators)
     if shapes and (matched < _LEAST_MATCHED or other_rows):
         yield f"found {matched:.0%} of the predicted matrix products, by their shapes{other_rows}"
-    compute = [work for work in traced.work if work.step == traced.typical and work.class_ == "compute"]
-    convolutions_s = sum(work.time_s for work in compute if "conv" in work.host_operator)
-    if 2 * convolutions_s > (all_s := sum(work.time_s for work in compute)):
-        yield f"found convolutions in {convolutions_s / all_s:.0%} of the compute, as in models of images"
+    images_s = sum(work.time_s for work in compute if any(one in work.host_operator for one in _OF_IMAGES))
+    if 2 * images_s > (all_s := sum(work.time_s for work in compute)):
+        yield f"found convolutions and batch norms in {images_s / all_s:.0%} of the compute, as in models of images"
 
 
 def _other_rows(traced: TracedSteps, operators: Sequence[Row]) -> str:

@@ -6,12 +6,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
+from torch.nn import functional
 from torch.profiler import ProfilerActivity, profile, record_function
 from torch.utils.checkpoint import checkpoint
 
 from kernelcast.collector.ingest.run import ingest_traces
 from kernelcast.store import Database
 from kernelcast.store.trace_report import trace_report, traced_runs
+from tests.collector.ingest.real_runs import Norm
 
 BLOCK_GELUS, LAYERS = 2, 3
 
@@ -66,3 +69,51 @@ def test_recomputed_forward_passes_are_a_pass_of_their_own(tmp_path: Path, again
     assert sum(row["exposed_ms"] for row in passes.values()) == pytest.approx(
         report.parts_ms["compute_ms"], abs=0.01
     )
+
+
+class Attention(torch.nn.Module):
+    """Queries, keys and values apart, fewer of the latter; what is checkpointed begins with the norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = Norm(64)
+        self.query, self.key, self.value, self.out = (
+            torch.nn.Linear(of, n, bias=False) for of, n in ((64, 128), (64, 32), (64, 32), (128, 64))
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.norm(x)
+        q, k, v = (one(x).view(2, 128, -1, 32).transpose(1, 2) for one in (self.query, self.key, self.value))
+        k, v = (one.repeat_interleave(4, 1) for one in (k, v))
+        found = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.out(found.transpose(1, 2).reshape(2, 128, 128))
+
+
+@pytest.mark.parametrize("again", ["reentrant", "early stop", "whole"])
+def test_products_that_run_again_have_the_roles_of_the_first_time(tmp_path: Path, again: str) -> None:
+    torch.manual_seed(0)
+    blocks = torch.nn.ModuleList(Attention() for _ in range(LAYERS))
+    x = torch.randn(2, 128, 64, requires_grad=True)
+    with (
+        profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiler,
+        record_function("step 1"),
+    ):
+        for block in blocks:
+            if again == "reentrant":
+                x = x + checkpoint(block, x, use_reentrant=True)
+            else:
+                x = x + checkpoint(block, x, use_reentrant=False, early_stop=again == "early stop")
+        x.square().mean().backward()
+    profiler.export_chrome_trace(str(tmp_path / "trace.json"))
+    ingest_traces([tmp_path / "trace.json"], tmp_path / "traces.db")
+    found = Counter[tuple[str, str, str]]()
+    with Database.open(tmp_path / "traces.db") as database:
+        for row in database.query(
+            "SELECT DISTINCT direction, role, vector, call FROM trace_event WHERE host_operator = 'aten::mm'"
+            " AND direction IN ('forward', 'recomputation')"
+        ):
+            found[row["direction"], row["role"], row["vector"]] += 1
+    first = {("qkv", "[256,64,128]"): LAYERS, ("qkv", "[256,64,32]"): 2 * LAYERS,
+             ("attention_output", "[256,128,64]"): LAYERS}  # fmt: skip
+    assert {key[1:]: count for key, count in found.items() if key[0] == "forward"} == first
+    assert {key[1:]: count for key, count in found.items() if key[0] == "recomputation"} == first

@@ -146,6 +146,19 @@ def test_a_late_host_among_ranks_that_are_late_alike(ran: Ran, estimate: Estimat
     assert told.endswith("; the longest, 2.0 ms, ends with aten::mm")
 
 
+def test_a_data_loader_that_takes_more_than_half_of_the_gaps_is_named(ran: Ran, estimate: Estimate) -> None:
+    traced = ran(late_s={0: 2e-3})
+    for loader_s, named in ((1e-3, ""), (1.5e-3, "; the data loader takes 1.5 ms a step")):
+        times = {(0, step): loader_s for step in traced.steps}
+        assert only(replace(traced, loader_s=times), estimate).line.endswith(
+            f" a step for its next launch{named}"
+        )
+    gap = Gap(rank=0, time_s=2e-3, name="aten::mm", scope="")
+    gaps = (replace(gap, rank=1, time_s=5e-3), gap)  # of all ranks, the longest first
+    line = only(replace(traced, loader_s=times, gaps=gaps), estimate).line
+    assert line.endswith("; the data loader takes 1.5 ms a step; the longest, 2.0 ms, ends with aten::mm")
+
+
 def test_uneven_steps(ran: Ran, estimate: Estimate) -> None:
     def slower(work: Work) -> Work:
         return replace(work, time_s=3 * work.time_s) if work.step == "ProfilerStep#3" else work

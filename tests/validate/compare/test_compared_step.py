@@ -20,7 +20,15 @@ from kernelcast.validate.compare.compared_step import (
     compare_stated,
 )
 from kernelcast.validate.compare.published_steps import PublishedSteps, published_like
-from kernelcast.validate.compare.rows import collective_rows, operator_rows, part_rows, predicted_step
+from kernelcast.validate.compare.rows import (
+    Row,
+    collective_rows,
+    is_near_rows,
+    operator_rows,
+    part_rows,
+    predicted_step,
+    stage_of,
+)
 from kernelcast.validate.compare.storing import keep_in_file
 from kernelcast.validate.compare.traced_steps import TracedSteps, Work
 from kernelcast.validate.runs import RunsFile
@@ -158,8 +166,10 @@ def test_traces_of_another_step_are_told(ran: Ran, estimate: Estimate) -> None:
     assert unlike(ran()) == unlike(replace(ran(), world_size=None)) == []
     assert unlike(replace(ran(), world_size=4)) == ["found traces of 4 processes, the layout has 2"]
     forward = ran(lambda work: None if work.pass_ == "backward" else work)
-    assert unlike(forward)[0] == "found no backward pass, as in inference"
+    assert unlike(forward) == ["found no backward pass, as in inference"]
     assert unlike(ran(lambda work: None if work.pass_ in ("forward", "backward") else work)) == []
+    collectives = ran(lambda work: work if work.class_ == "communication" else None)
+    assert unlike(collectives) == ["found no kernel that computes"]
 
     def other(work: Work) -> Work:
         is_it = work.operator == "gemm" and work.pass_ == "backward"
@@ -170,18 +180,30 @@ def test_traces_of_another_step_are_told(ran: Ran, estimate: Estimate) -> None:
     assert unlike(ran(other)) == ["found 33% of the predicted matrix products, by their shapes"]
 
     def without_shapes(share: float) -> TracedSteps:
-        """As a trace without shapes has it: the names of the host's operators tell convolutions alone."""
+        """As a trace without shapes has it: the names of the host's operators tell what is of images."""
         traced = ran(lambda work: replace(work, vector=(), operator="") if work.operator == "gemm" else work)
         compute_s = sum(one.time_s for one in traced.work if one.class_ == "compute") / 6  # ranks × steps
         more = replace(
-            traced.work[0], operator="", vector=(), class_="compute", host_operator="aten::cudnn_convolution",
-            time_s=share / (1 - share) * compute_s,
-        )  # fmt: skip
-        added = [replace(more, rank=rank, step=step) for rank in traced.ranks for step in traced.steps]
+            traced.work[0],
+            operator="",
+            vector=(),
+            class_="compute",
+            time_s=share / (1 - share) * compute_s / 2,
+        )
+        added = [
+            replace(more, rank=rank, step=step, host_operator=name)
+            for rank in traced.ranks for step in traced.steps
+            for name in ("aten::cudnn_convolution", "aten::cudnn_batch_norm_backward")
+        ]  # fmt: skip
         return replace(traced, work=(*traced.work, *added))
 
     assert unlike(without_shapes(0.45)) == []
-    assert unlike(without_shapes(0.6)) == ["found convolutions in 60% of the compute, as in models of images"]
+    traced = without_shapes(0.6)
+    elsewhere = [one for one in traced.work if one.step != traced.typical or "conv" not in one.host_operator]
+    assert unlike(replace(traced, work=tuple(elsewhere))) == []  # only the typical step counts
+    assert unlike(without_shapes(0.6)) == [
+        "found convolutions and batch norms in 60% of the compute, as in models of images"
+    ]
 
 
 def test_what_is_worth_knowing_is_noted(ran: Ran, estimate: Estimate) -> None:
@@ -244,3 +266,40 @@ def test_published_steps_are_of_the_same_shape_kind_and_device(make_bundle: Call
     )  # fmt: skip
     assert published_like(estimate, "") == published_like(estimate, "abacus") == ()
     assert published_like(replace(estimate, model=replace(model, layers=31)), "h100-sxm") == ()
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "are_near"),
+    [(100, 100, True), (110, 100, True), (100, 110, True), (111, 100, False), (0, 1, False)],
+)
+def test_about_as_many_tokens(one: int, other: int, are_near: bool) -> None:
+    assert is_near_rows(one, other) is are_near
+
+
+def test_stages_are_the_outermost_dimension_and_bytes_those_of_nccl_tests(estimate: Estimate) -> None:
+    layout = replace(estimate.parallelism, pp=3, dp=4)
+    asked = replace(estimate, parallelism=layout)
+    assert [stage_of(rank, asked) for rank in (0, 3, 4, 7, 8, 11, 12, 99)] == [0, 0, 1, 1, 2, 2, 2, 2]
+    rows = [
+        Row(name=name, operator=name, pass_="once", vector=(10, 2, 4))
+        for name in ("all_reduce", "all_gather")
+    ]
+    assert [row.message_bytes(4) for row in rows] == [40, 320]
+
+
+@pytest.mark.parametrize(
+    ("width", "matched"), [(4, True), (5.98, True), (2.7, True), (6.1, False), (2.6, False)]
+)
+def test_a_workload_within_one_and_a_half_times_is_the_same_call(
+    ran: Ran, estimate: Estimate, width: float, matched: bool
+) -> None:
+    """A gelu of [2, 32, 4 · 64] elements."""
+
+    def wider(work: Work) -> Work:
+        is_it = work.operator == "gelu" and work.pass_ == "forward"
+        return replace(work, vector=(*work.vector[:-1], round(64 * width))) if is_it else work
+
+    rows = operator_rows(ran(wider), predicted_step(estimate, (0, 1)), estimate)
+    [gelu] = [row for row in rows if row.operator == "gelu" and row.pass_ == "forward" and row.predicted_s]
+    assert gelu.is_matched is matched
+    assert (len([row for row in rows if row.operator == "gelu"]) == 2) is matched
