@@ -3,15 +3,29 @@
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from kernelcast.cli.tables import signed_percent
 from kernelcast.docs import generate_memory_validation
+from kernelcast.runtime import Parallelism, load_model
+from kernelcast.runtime.dataclass import replace
 from kernelcast.runtime.errors import DataError
+from kernelcast.runtime.estimate.defaults import RESERVED_BYTES
+from kernelcast.runtime.memory.stages import stage_memory
+from kernelcast.runtime.memory.working import communicator_bytes
 from kernelcast.runtime.shipped import MEMORY_ERRORS
+from kernelcast.runtime.step.layouts import Layouts
 from kernelcast.runtime.views.formatting import percent
-from kernelcast.validate.memory import MemoryValidation, covered, spreads, spreads_toml, validate_memory
-from kernelcast.validate.memory_cases import GOLDEN, TITAN
+from kernelcast.validate.memory import (
+    ComparedCase,
+    MemoryValidation,
+    covered,
+    spreads,
+    spreads_toml,
+    validate_memory,
+)
+from kernelcast.validate.memory_cases import GOLDEN, TITAN, AskedCase
 from tests.cli.printed import ended
 
 pytestmark = pytest.mark.usefixtures("wide")
@@ -102,6 +116,25 @@ def test_the_command_prints_what_was_found(capsys: pytest.CaptureFixture[str], t
 def test_the_page_and_the_table_are_current() -> None:
     assert generate_memory_validation.page(found()) == generate_memory_validation.PAGE.read_text()
     assert spreads_toml(found()) == MEMORY_ERRORS.read_text(), "make validate-memory"
+
+
+def test_a_step_fits_to_the_byte() -> None:
+    case = AskedCase(
+        source="s", name="n", device="h100-sxm", model=load_model("llama-3.1-8b").with_sequence_length(1024),
+        parallelism=Parallelism(tp=2, pp=2, dp=2, micro_batch=1, micro_batches=2), dtype="bfloat16", measured_bytes=1e9,
+    )  # fmt: skip
+    first, last = stage_memory(case.model, case.parallelism, dtype=case.dtype, architecture=case.architecture)
+    buffers = sum(communicator_bytes(Layouts.of(case.parallelism)).values())
+    free = int(np.sum((case.device_bytes or 0) - RESERVED_BYTES - buffers))
+    assert buffers > 1
+    for spare, fits in ((0, True), (1, True), (-1, False)):
+        full = replace(last, weights_bytes=last.weights_bytes + free - last.total_bytes - spare)
+        found = ComparedCase(case=case, stages=(first, full))
+        assert (found.fits, found.predicted_bytes) == (fits, free - spare)
+        assert found.error == pytest.approx((free - spare) / 1e9 - 1)
+        for stage, own in (("first", first), ("last", full)):
+            assert replace(found, case=replace(case, logged_stage=stage)).logged == own
+    assert replace(found, case=replace(case, device="abacus")).fits is None
 
 
 def test_a_folder_without_measurements(tmp_path: Path) -> None:

@@ -154,7 +154,8 @@ def test_a_data_loader_that_takes_more_than_half_of_the_gaps_is_named(ran: Ran, 
             f" a step for its next launch{named}"
         )
     gap = Gap(rank=0, time_s=2e-3, name="aten::mm", scope="")
-    line = only(replace(traced, loader_s=times, gaps=(gap,)), estimate).line
+    gaps = (replace(gap, rank=1, time_s=5e-3), gap)  # of all ranks, the longest first
+    line = only(replace(traced, loader_s=times, gaps=gaps), estimate).line
     assert line.endswith("; the data loader takes 1.5 ms a step; the longest, 2.0 ms, ends with aten::mm")
 
 
