@@ -47,8 +47,8 @@ FROM rank_arrival
 WHERE run_id = :run
 ORDER BY delay_ms DESC, rank LIMIT :top;
 
--- matches: groups and sizes, with all ranks there
--- The transfer is the shortest duration of any rank; the skew is from the first to the last arrival.
+-- matches: groups and sizes of collectives that several traced ranks ran
+-- The transfer is the shortest duration of a traced rank; the skew is from the first to the last arrival of them.
 SELECT collective, group_ranks, group_size, message_bytes, count(*) AS collectives, round(avg(skew_us), 3) AS mean_skew_us,
     round(max(skew_us), 3) AS largest_skew_us, round(avg(transfer_us), 3) AS transfer_us,
     round(avg(bus_gb_per_s), 3) AS bus_gb_per_s, max(clock_error_us) AS clock_error_us
