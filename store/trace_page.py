@@ -123,9 +123,9 @@ def _sections(database: Database, report: TraceReport) -> Iterator[Markup]:
         yield section("What the ranks wait for", bullets(*(finding.line for finding in report.findings)))
     # The first step that counts, or the whole recording.
     whole = [one for one in report.steps if one["in_mean"]]
-    drawn = min(whole, key=lambda one: one["step_index"] or 0, default={"step_index": None, "step": None})
+    drawn = min(whole, key=lambda one: one["step_index"] or 0, default={"step_index": None})
     if lanes := _lanes(database, report.run_id, drawn["step_index"]):
-        title = f"{drawn['step'] or 'The recording'}, stream by stream"
+        title = f"{'The recording' if drawn['step_index'] is None else drawn['step']}, stream by stream"
         yield section(title, zoomed("lanes", "lanes of a step", lanes), legend(_LEGEND))
     if flames := flame_graph(database, report.run_id):
         yield section(
