@@ -62,7 +62,8 @@ def groups() -> Iterator[str]:
 def launched(drawn: Random) -> Iterator[str]:
     torchrun = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}
     srun = {"SLURM_PROCID": "3", "SLURM_LOCALID": "1", "SLURM_STEP_NUM_TASKS": "4",
-            "SLURM_STEP_TASKS_PER_NODE": "2(x2)", "SLURM_STEP_NODELIST": "localhost,b", "SLURM_JOB_ID": "41", "SLURM_STEP_ID": "2"}  # fmt: skip
+            "SLURM_STEP_TASKS_PER_NODE": "2(x2)", "SLURM_STEP_NODELIST": "localhost,b",
+            "SLURM_JOB_ID": "41", "SLURM_STEP_ID": "2"}  # fmt: skip
     mpirun = {f"OMPI_COMM_WORLD_{name}": value for name, value in
               (("RANK", "3"), ("LOCAL_RANK", "1"), ("SIZE", "4"), ("LOCAL_SIZE", "2"))}  # fmt: skip
     master = {"MASTER_ADDR": "10.0.0.7", "MASTER_PORT": "4444"}
