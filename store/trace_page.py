@@ -4,7 +4,7 @@ The page of a database has coverage, noise, doubtful samples and hardware side b
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from kernelcast.runtime.views.page import (
 from kernelcast.store.database import Database
 from kernelcast.store.querying import Question, questions
 from kernelcast.store.trace_difference import Change, TraceComparison
-from kernelcast.store.trace_report import PART_TITLES, TraceReport, report_tables
+from kernelcast.store.trace_report import PART_TITLES, TraceReport, named_steps, report_tables
 
 _STYLES = {"compute": "backward", "communication": "reduce", "memory": "weight"}
 _LEGEND = (
@@ -52,12 +52,15 @@ _TICKS = 5
 _NEAR = 0.5  # of a pixel: closer events of one class are one shape
 
 
-def write_trace_page(database: Database, report: TraceReport, path: Path) -> None:
+def write_trace_page(
+    database: Database, report: TraceReport, path: Path, *, notes: Sequence[str] = ()
+) -> None:
     """Write the page of a report; the same database gives the same bytes. DataError where it cannot be written."""
-    write_pieces(path, [trace_page(database, report)])
+    write_pieces(path, [trace_page(database, report, notes=notes)])
 
 
-def trace_page(database: Database, report: TraceReport) -> str:
+def trace_page(database: Database, report: TraceReport, *, notes: Sequence[str] = ()) -> str:
+    """The page of a report; `notes` are of reading the traces."""
     step_ms = sum(report.parts_ms.values())
     title = f"A traced step: {seconds(step_ms / 1e3)}"
     tiles = [tile("step", seconds(step_ms / 1e3), "mean over steps and ranks")] + [
@@ -66,10 +69,14 @@ def trace_page(database: Database, report: TraceReport) -> str:
         if ms
     ]
     about = f"{report.hardware}; {len(report.ranks) or 1} rank(s), run {report.run_id[:12]}"
-    return document(title, _header(title, about, tiles), element("main", *_sections(database, report)))
+    return document(
+        title, _header(title, about, tiles), element("main", *_noted(notes), *_sections(database, report))
+    )
 
 
-def write_difference_page(compared: TraceComparison, one: str, two: str, path: Path) -> None:
+def write_difference_page(
+    compared: TraceComparison, one: str, two: str, path: Path, *, notes: Sequence[str] = ()
+) -> None:
     """Write the page of two runs side by side, called `one` and `two`. DataError where it cannot be written."""
     step = compared.step
     tiles = [tile(one, seconds((step.one_ms or 0.0) / 1e3), f"A, steps: {compared.one_steps}"),
@@ -83,6 +90,7 @@ def write_difference_page(compared: TraceComparison, one: str, two: str, path: P
                 for title, changes in tables.items() if changes]  # fmt: skip
     if compared.causes:
         sections.insert(0, section("Causes", bullets(*(cause.line for cause in compared.causes))))
+    sections[:0] = _noted(notes)
     write_pieces(
         path,
         [document("Two traced runs", _header("Two traced runs", about, tiles), element("main", *sections))],
@@ -101,6 +109,10 @@ def _compared(change: Change) -> dict[str, Any]:
     }
 
 
+def _noted(notes: Sequence[str]) -> list[Markup]:
+    return [section("Repaired or left out", bullets(*notes))] if notes else []
+
+
 def _header(title: str, about: str, tiles: Iterable[Markup]) -> Markup:
     heading, text = element("h1", title), element("p", about, class_="soft")
     return element("header", heading, text, element("dl", *tiles, class_="tiles"))
@@ -116,7 +128,8 @@ def _sections(database: Database, report: TraceReport) -> Iterator[Markup]:
             "Passes, modules, operators and kernels", zoomed("flames", "flame graph", flames), legend(_FLAMES)
         )
     for table in report_tables():
-        if rows := getattr(report, table.name):
+        rows = getattr(report, table.name)
+        if rows := named_steps(rows) if table.name == "steps" else rows:
             shown = [
                 {k: v for k, v in row.items() if not k.endswith("_id") and k != "step_index"}
                 for row in rows[:_MOST_SHOWN]
