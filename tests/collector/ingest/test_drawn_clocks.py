@@ -1,6 +1,6 @@
 """How ranks whose calls are drawn are matched: drawn_clocks.txt, which WRITE_DRAWN_CLOCKS=1 pytest THIS_FILE writes.
 
-Hosts' clocks are apart and drift, recordings begin late or lack calls, numbers are there or not.
+Clocks of hosts are apart and drift, recordings begin late or lack calls, with or without numbers.
 """
 
 import os
