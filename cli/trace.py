@@ -13,7 +13,7 @@ from kernelcast.collector.ingest.open_traces import opened_traces
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.json_text import values_of
 from kernelcast.runtime.output_file import check_target
-from kernelcast.runtime.views.formatting import shortened_apart
+from kernelcast.runtime.views.formatting import in_words, shortened_apart
 from kernelcast.store import Database
 from kernelcast.store.trace_difference import Change, TraceComparison, compare_traces
 from kernelcast.store.trace_export import write_trace
@@ -194,7 +194,7 @@ def _print(title: str, rows: Rows, columns: Sequence[str] = ()) -> None:
     columns = columns or [name for name in rows[0] if not name.endswith("_id")]
     shown = zip(*(_cells([row[name] for row in rows]) for name in columns), strict=True)
     say(f"\n{title}")
-    click.echo(text_table([name.replace("_", " ") for name in columns], list(shown)))
+    click.echo(text_table([in_words(name) for name in columns], list(shown)))
 
 
 def _cells(values: Sequence[Any]) -> list[str]:
