@@ -7,6 +7,7 @@
 SELECT
     rank,
     name AS step,
+    outside,
     round((compute_ns + exposed_communication_ns + memory_ns + idle_ns) / 1e6, 3) AS device_ms,
     round(compute_ns / 1e6, 3) AS compute_ms,
     round(exposed_communication_ns / 1e6, 3) AS exposed_communication_ms,
@@ -25,7 +26,14 @@ SELECT
     :run AS run_id
 FROM (
     SELECT *,
-        CASE WHEN step_index IS NULL THEN 3 WHEN name LIKE '% (cut)' THEN 2 ELSE step_index = 0 END AS unlike -- a usual step
+        CASE WHEN step_index IS NULL THEN 3 WHEN name LIKE '% (cut)' THEN 2 ELSE step_index = 0 END AS unlike, -- a usual step
+        CASE
+            WHEN step_index IS NOT NULL THEN NULL
+            WHEN step_sum.timeline_number NOT IN (SELECT timeline_number FROM traced_step) THEN 'no marked steps'
+            WHEN step_sum.timeline_number IN (SELECT timeline_number FROM launch_sum WHERE step_index IS NULL)
+                OR step_sum.timeline_number NOT IN (SELECT timeline_number FROM launch_sum) THEN 'outside the marked steps'
+            ELSE 'launched before the recording'
+        END AS outside
     FROM step_sum
     LEFT JOIN traced_step ON traced_step.timeline_number = step_sum.timeline_number AND traced_step.step = step_index
 )
