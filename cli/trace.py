@@ -13,7 +13,7 @@ from kernelcast.collector.ingest.open_traces import opened_traces
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.json_text import values_of
 from kernelcast.runtime.output_file import check_target
-from kernelcast.runtime.views.formatting import shortened_apart
+from kernelcast.runtime.views.formatting import in_words, shortened_apart
 from kernelcast.store import Database
 from kernelcast.store.trace_difference import Change, TraceComparison, compare_traces
 from kernelcast.store.trace_export import write_trace
@@ -81,7 +81,7 @@ def report(traces: tuple[Path, ...], run_id: str, top: int, partial: bool, page_
         if page_path is not None:
             write_trace_page(database, reports[0], page_path, notes=notes)
     document = {"format": REPORT_FORMAT, "notes": notes, "runs": [_document(one) for one in reports]}
-    return Shown(document, lambda: [_warn(notes), *map(_show, reports)], written=page_path)
+    return Shown(document, lambda: _show(reports, notes), written=page_path)
 
 
 @trace.command(short_help="Compare two traced runs.")
@@ -110,7 +110,7 @@ def diff(a: Path, b: Path, run_a: str, run_b: str, top: int, page_path: Path | N
     if page_path is not None:
         write_difference_page(compared, a.name, b.name, page_path, notes=notes)
     document = {"format": DIFF_FORMAT, "notes": notes, **_difference(compared)}
-    return Shown(document, lambda: [_warn(notes), _show_difference(compared, top)], written=page_path)
+    return Shown(document, lambda: _show_difference(compared, notes, top), written=page_path)
 
 
 @trace.command(short_help="Export a stored trace as a Chrome trace.")
@@ -158,7 +158,13 @@ def _document(one: TraceReport) -> dict[str, Any]:
     }
 
 
-def _show(one: TraceReport) -> None:
+def _show(reports: Sequence[TraceReport], notes: Sequence[str]) -> None:
+    _warn(notes)
+    for one in reports:
+        _show_report(one)
+
+
+def _show_report(one: TraceReport) -> None:
     parts = one.parts_ms
     step_ms = sum(parts.values())
     say(f"run {one.run_id[:12]} on {one.hardware} ({one.software})\n")
@@ -188,7 +194,7 @@ def _print(title: str, rows: Rows, columns: Sequence[str] = ()) -> None:
     columns = columns or [name for name in rows[0] if not name.endswith("_id")]
     shown = zip(*(_cells([row[name] for row in rows]) for name in columns), strict=True)
     say(f"\n{title}")
-    click.echo(text_table([name.replace("_", " ") for name in columns], list(shown)))
+    click.echo(text_table([in_words(name) for name in columns], list(shown)))
 
 
 def _cells(values: Sequence[Any]) -> list[str]:
@@ -215,7 +221,9 @@ def _difference(compared: TraceComparison) -> dict[str, Any]:
     }
 
 
-def _show_difference(compared: TraceComparison, top: int) -> None:
+def _show_difference(compared: TraceComparison, notes: Sequence[str], top: int) -> None:
+    _warn(notes)
+
     def row(name: str, change: Change) -> tuple[str, ...]:
         percent = f"{100 * change.change_ms / change.one_ms:+.1f} %" if change.one_ms else ""
         times = ("" if ms is None else f"{ms:,.3f}" for ms in (change.one_ms, change.two_ms))

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernelcast.runtime.output_file import write_pieces
-from kernelcast.runtime.views.formatting import seconds
+from kernelcast.runtime.views.formatting import counted, seconds
 from kernelcast.runtime.views.page import (
     Markup,
     bullets,
@@ -68,7 +68,7 @@ def trace_page(database: Database, report: TraceReport, *, notes: Sequence[str] 
         for part, ms in report.parts_ms.items()
         if ms
     ]
-    about = f"{report.hardware}; {len(report.ranks) or 1} rank(s), run {report.run_id[:12]}"
+    about = f"{report.hardware}; {counted(len(report.ranks) or 1, 'rank')}, run {report.run_id[:12]}"
     return document(
         title, _header(title, about, tiles), element("main", *_noted(notes), *_sections(database, report))
     )
@@ -121,8 +121,12 @@ def _header(title: str, about: str, tiles: Iterable[Markup]) -> Markup:
 def _sections(database: Database, report: TraceReport) -> Iterator[Markup]:
     if report.findings:
         yield section("What the ranks wait for", bullets(*(finding.line for finding in report.findings)))
-    if lanes := _lanes(database, report):
-        yield section("A step, stream by stream", zoomed("lanes", "lanes of a step", lanes), legend(_LEGEND))
+    # The first step that counts, or the whole recording.
+    whole = [one for one in report.steps if one["in_mean"]]
+    drawn = min(whole, key=lambda one: one["step_index"] or 0, default={"step_index": None})
+    if lanes := _lanes(database, report.run_id, drawn["step_index"]):
+        title = f"{'The recording' if drawn['step_index'] is None else drawn['step']}, stream by stream"
+        yield section(title, zoomed("lanes", "lanes of a step", lanes), legend(_LEGEND))
     if flames := flame_graph(database, report.run_id):
         yield section(
             "Passes, modules, operators and kernels", zoomed("flames", "flame graph", flames), legend(_FLAMES)
@@ -138,19 +142,14 @@ def _sections(database: Database, report: TraceReport) -> Iterator[Markup]:
             yield section(table.title.capitalize(), rows_table(shown, caption=f"{table.explanation}{cut}"))
 
 
-def _lanes(database: Database, report: TraceReport) -> Markup | None:
-    """Streams of all ranks during the first step that counts, or the whole trace, on one clock, as SVG."""
-    step = min(
-        (step["step_index"] for step in report.steps if step["in_mean"]),
-        key=lambda one: one or 0,
-        default=None,
-    )
+def _lanes(database: Database, run_id: str, step: int | None) -> Markup | None:
+    """Streams of all ranks during a step, or the whole trace, on one clock, as SVG."""
     rows = database.connection.execute(
         "SELECT rank, device, stream, class, name,"
         " coalesce(run_us, start_us - min(start_us) OVER (PARTITION BY rank)), duration_us FROM trace_event"
         " WHERE run_id = ? AND step_index IS ?"
         " ORDER BY rank, trace_id, device, stream, start_us",
-        (report.run_id, step),
+        (run_id, step),
     )
     lanes: dict[tuple[int | None, ...], dict[str, list[tuple[float, float]]]] = {}
     named: list[tuple[float, float, tuple[int | None, ...], str, str]] = []
