@@ -1,6 +1,6 @@
 """Tables, running text, sizes, options and manifests of many kinds: drawn_texts.txt, which WRITE_DRAWN_TEXTS=1 writes.
 
-A function or refusal whose text changes is seen here beside all others of its kind.
+A refusal or a text that changes is seen here with all others of its kind.
 """
 
 import os
