@@ -214,7 +214,6 @@ def _fit_all(
     fitted = {number: known for number, task in enumerate(tasks) if (known := _known(earlier, task))}
     # The longest first, so that no core is left with one at the end.
     rest = sorted(set(range(len(tasks))) - set(fitted), key=lambda n: (-len(tasks[n].table), n))
-    rest = rest if jobs > 1 else sorted(rest)
     for done, number in enumerate(fitted, start=1):
         on_progress(done, len(tasks), tasks[number].table.operator)
     for position, one in each(fit_table, [tasks[number] for number in rest], jobs=jobs):

@@ -180,13 +180,14 @@ def _with_fewer_trees(candidate: Candidate) -> Candidate:
     A fit on two dozen rows takes time in proportion to its trees, and a choice takes hundreds of fits.
     """
     settings = candidate.hyperparameters
-    trees = int(settings.get("n_estimators", 0))
     if candidate.algorithm == "random_forest":
-        return replace(candidate, hyperparameters={**settings, "n_estimators": max(trees // 4, 1)})
+        return replace(
+            candidate, hyperparameters={**settings, "n_estimators": int(settings["n_estimators"]) // 4}
+        )
     if candidate.algorithm != "xgboost":
         return candidate
     rate = min(3 * float(settings["learning_rate"]), _FASTEST_RATE)
-    fewer = {"n_estimators": max(trees // 3, 1), "learning_rate": rate}
+    fewer = {"n_estimators": int(settings["n_estimators"]) // 3, "learning_rate": rate}
     return replace(candidate, hyperparameters={**settings, **fewer})
 
 

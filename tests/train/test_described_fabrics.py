@@ -40,6 +40,7 @@ def test_the_only_description_of_nodes_like_the_measured_ones(
     held: Sequence[Fabric],
 ) -> None:
     measure(database, "point_to_point", Direction.ONCE, 10)
+    database.add_fabric(replace(fabric, backend="another"))  # measured, though not here
     for one in described:
         assert database.add_fabric(fingerprint_of(one))
         assert not database.add_fabric(fingerprint_of(one))

@@ -88,7 +88,7 @@ def test_times_that_are_not_above_zero_and_vast_workloads_are_left_out(
     database: Database, measure: Measure
 ) -> None:
     vast = (2**40, 2**40, 2**40)
-    measure(database, times_us={(1, 1, 1): 5.0, (1, 1, 2): 0.0, (1, 1, 3): -1.0, vast: 9.0})
+    measure(database, times_us={(1, 1, 1): 0.5, (1, 1, 2): 0.0, (1, 1, 3): -1.0, vast: 9.0})
     found = screened(database)
     assert [row.vector for row in found.rows] == [(1, 1, 1)]
     [skipped] = found.skipped

@@ -1,17 +1,33 @@
 """Predicted memory against memory that others measured; the test skips where their data are absent."""
 
+import math
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from kernelcast.cli.tables import signed_percent
 from kernelcast.docs import generate_memory_validation
+from kernelcast.runtime import Parallelism, load_model
+from kernelcast.runtime.dataclass import replace
 from kernelcast.runtime.errors import DataError
+from kernelcast.runtime.estimate.defaults import RESERVED_BYTES
+from kernelcast.runtime.estimate.device_memory import MemorySpread
+from kernelcast.runtime.memory.stages import stage_memory
+from kernelcast.runtime.memory.working import communicator_bytes
 from kernelcast.runtime.shipped import MEMORY_ERRORS
+from kernelcast.runtime.step.layouts import Layouts
 from kernelcast.runtime.views.formatting import percent
-from kernelcast.validate.memory import MemoryValidation, covered, spreads, spreads_toml, validate_memory
-from kernelcast.validate.memory_cases import GOLDEN, TITAN
+from kernelcast.validate.memory import (
+    ComparedCase,
+    MemoryValidation,
+    covered,
+    spreads,
+    spreads_toml,
+    validate_memory,
+)
+from kernelcast.validate.memory_cases import GOLDEN, TITAN, AskedCase
 from tests.cli.printed import ended
 
 pytestmark = pytest.mark.usefixtures("wide")
@@ -102,6 +118,47 @@ def test_the_command_prints_what_was_found(capsys: pytest.CaptureFixture[str], t
 def test_the_page_and_the_table_are_current() -> None:
     assert generate_memory_validation.page(found()) == generate_memory_validation.PAGE.read_text()
     assert spreads_toml(found()) == MEMORY_ERRORS.read_text(), "make validate-memory"
+
+
+def test_a_step_fits_to_the_byte() -> None:
+    case = AskedCase(
+        source="s", name="n", device="h100-sxm", model=load_model("llama-3.1-8b").with_sequence_length(1024),
+        parallelism=Parallelism(tp=2, pp=2, dp=2, micro_batch=1, micro_batches=2), dtype="bfloat16", measured_bytes=1e9,
+    )  # fmt: skip
+    first, last = stage_memory(case.model, case.parallelism, dtype=case.dtype, architecture=case.architecture)
+    buffers = sum(communicator_bytes(Layouts.of(case.parallelism)).values())
+    free = int(np.sum((case.device_bytes or 0) - RESERVED_BYTES - buffers))
+    assert buffers > 1
+    for spare, fits in ((0, True), (1, True), (-1, False)):
+        full = replace(last, weights_bytes=last.weights_bytes + free - last.total_bytes - spare)
+        found = ComparedCase(case=case, stages=(first, full))
+        assert (found.fits, found.predicted_bytes) == (fits, free - spare)
+        assert found.error == pytest.approx((free - spare) / 1e9 - 1)
+        for stage, own in (("first", first), ("last", full)):
+            assert replace(found, case=replace(case, logged_stage=stage)).logged == own
+    assert replace(found, case=replace(case, device="abacus")).fits is None
+
+
+def test_the_ends_of_an_interval_are_inside() -> None:
+    cases = []
+    for name in ("llama-3.1-8b", "llama-2-7b"):
+        case = AskedCase(
+            source="s", name=name, device="h100-sxm", model=load_model(name).with_sequence_length(1024),
+            parallelism=Parallelism(tp=2, pp=1, dp=2, micro_batch=1, micro_batches=2), dtype="bfloat16",
+            measured_bytes=30e9,
+        )  # fmt: skip
+        stages = stage_memory(case.model, case.parallelism, dtype=case.dtype, architecture=case.architecture)
+        cases.append(ComparedCase(case=case, stages=stages))
+    first, other = cases
+    larger = replace(other, case=replace(other.case, measured_bytes=40e9))
+    alone = MemoryValidation(cases=(other, larger), left_out={}, unread={})
+    ends = [round(math.log(size / other.predicted_bytes), 4) for size in (30e9, 40e9)]
+    low, high = MemorySpread(low=ends[0], middle=0.0, high=ends[1]).interval_bytes(first.predicted_bytes)
+    for measured_bytes, is_inside in ((low - 1, 0), (low, 1), (high, 1), (high + 1, 0)):
+        at_end = replace(first, case=replace(first.case, measured_bytes=measured_bytes))
+        at_end = replace(at_end, case=replace(at_end.case, source="of the first"))
+        found = covered(replace(alone, cases=(at_end, other, larger)))
+        assert (found["of the first"], found["s"][1]) == ((is_inside, 1), 2)
 
 
 def test_a_folder_without_measurements(tmp_path: Path) -> None:

@@ -276,8 +276,36 @@ def test_steps_are_stored_under_the_software_of_their_number_of_processes(
         assert stored == {processes: differing(processes).software.digest for processes in (1, 2)}
         monkeypatch.setattr(run_module, "train_jobs", None)  # never called
         validate_run(database, config, estimator, differing, options)
+        with pytest.raises(TypeError):  # of more steps
+            validate_run(database, config, estimator, differing, RunOptions(repetitions=1, steps=4))
         with pytest.raises(TypeError):  # other software
             validate_run(database, config, estimator, keys_of, options)
+
+
+def test_degrees_of_contexts_and_experts_are_stored_where_there_are_any(
+    make_bundle: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = SMALL.replace("rounds = 2", "rounds = 1")
+    text = (
+        text[: text.index("[[runs]]")]
+        + "pp = 1\n"
+        + '[[runs]]\n[[runs]]\ncp = 2\ncontext_exchange = "all_to_all"\n'
+    )
+    config = load(tmp_path, text)
+    monkeypatch.setattr(
+        run_module,
+        "train_jobs",
+        lambda jobs, *, effort, on_turn, **_: take_turns(len(jobs), effort, on_turn, rounds=effort.rounds),
+    )
+    options = RunOptions(repetitions=1, steps=2)
+    with Database.open(tmp_path / "bench.db", create=True) as database:
+        report = validate_run(database, config, Estimator.load(make_bundle()), keys_of, options)
+        monkeypatch.setattr(run_module, "train_jobs", None)
+        validate_run(database, config, Estimator.load(make_bundle()), keys_of, options)  # found again
+    [alone], [pair] = (job.steps for job in report.jobs)
+    assert not {"cp", "ep", "expert_imbalance", "context_exchange"} & alone.options.keys()
+    assert (pair.options["cp"], pair.options["context_exchange"]) == (2, "all_to_all")
+    assert not {"ep", "expert_imbalance"} & pair.options.keys()
 
 
 def test_numbers_that_are_not_given_and_the_largest(tmp_path: Path) -> None:

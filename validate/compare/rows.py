@@ -260,7 +260,7 @@ def _matching(work: Work, wanted: Collection[Row]) -> Row | None:
     if work.operator in PRODUCTS:
         # Experts one after the other, each with as many tokens as chose it.
         experts = (one for one in wanted if (one.operator, one.pass_) == ("grouped_gemm", work.pass_))
-        return next((one for one in experts if one.vector[-2:] == work.vector[-2:]), None)
+        return next((one for one in experts if one.vector[2:] == work.vector[-2:]), None)
     if not same:
         return None
     elements = OPERATORS[work.operator].elements

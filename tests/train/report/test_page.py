@@ -223,6 +223,6 @@ def test_a_folder_that_cannot_be_written_is_seen_first(
     for wrong in ("file", "file/below"):
         with pytest.raises(DataError, match=r"cannot be written \(.*file is not a folder\)"):
             check_directory(tmp_path / wrong)
-    monkeypatch.setattr(os, "access", lambda *_: False)
+    monkeypatch.setattr(os, "access", lambda path, needed: needed != os.W_OK | os.X_OK)
     with pytest.raises(DataError, match="no permission to write"):
         check_directory(tmp_path / "new")

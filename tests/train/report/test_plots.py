@@ -82,6 +82,9 @@ def test_coverage_marks_the_range_of_every_feature_that_varies(make_table: MakeT
         "float32",
     )
     assert varying(same) == [0, 1, 2]
+    same.table.workloads[:, 1] = 64.0
+    assert varying(same) == [0, 2, 3]
+    same.table.workloads[:, 1] = same.table.workloads[:, 3]
     labels = texts(lambda: coverage_plot(same))
     assert {"batch", "m", "k"} <= labels
     assert "n" not in labels

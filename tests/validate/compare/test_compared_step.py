@@ -198,6 +198,9 @@ def test_traces_of_another_step_are_told(ran: Ran, estimate: Estimate) -> None:
         return replace(traced, work=(*traced.work, *added))
 
     assert unlike(without_shapes(0.45)) == []
+    traced = without_shapes(0.6)
+    elsewhere = [one for one in traced.work if one.step != traced.typical or "conv" not in one.host_operator]
+    assert unlike(replace(traced, work=tuple(elsewhere))) == []  # only the typical step counts
     assert unlike(without_shapes(0.6)) == [
         "found convolutions and batch norms in 60% of the compute, as in models of images"
     ]
