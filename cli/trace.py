@@ -8,12 +8,12 @@ import click
 
 from kernelcast.cli import option
 from kernelcast.cli.tables import text_table
-from kernelcast.cli.terminal import Shown, is_quiet, say
+from kernelcast.cli.terminal import Shown, is_quiet, say, warning
 from kernelcast.collector.ingest.open_traces import opened_traces
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.json_text import values_of
 from kernelcast.runtime.output_file import check_target
-from kernelcast.runtime.views.formatting import shortened_apart
+from kernelcast.runtime.views.formatting import in_words, shortened_apart
 from kernelcast.store import Database
 from kernelcast.store.trace_difference import Change, TraceComparison, compare_traces
 from kernelcast.store.trace_export import write_trace
@@ -22,6 +22,7 @@ from kernelcast.store.trace_report import (
     PART_TITLES,
     Rows,
     TraceReport,
+    named_steps,
     report_tables,
     trace_report,
     traced_runs,
@@ -69,7 +70,8 @@ def report(traces: tuple[Path, ...], run_id: str, top: int, partial: bool, page_
     """
     if page_path is not None:
         check_target(page_path, "--html")
-    with opened_traces(traces, is_partial=partial) as database:
+    notes: list[str] = []
+    with opened_traces(traces, is_partial=partial, notes=notes) as database:
         runs = traced_runs(database, run_id)
         if page_path is not None and len(runs) > 1:
             raise UsageError(
@@ -77,9 +79,9 @@ def report(traces: tuple[Path, ...], run_id: str, top: int, partial: bool, page_
             )
         reports = [trace_report(database, run, top=top) for run in runs]
         if page_path is not None:
-            write_trace_page(database, reports[0], page_path)
-    document = {"format": REPORT_FORMAT, "runs": [_document(one) for one in reports]}
-    return Shown(document, lambda: list(map(_show, reports)), written=page_path)
+            write_trace_page(database, reports[0], page_path, notes=notes)
+    document = {"format": REPORT_FORMAT, "notes": notes, "runs": [_document(one) for one in reports]}
+    return Shown(document, lambda: _show(reports, notes), written=page_path)
 
 
 @trace.command(short_help="Compare two traced runs.")
@@ -100,13 +102,15 @@ def diff(a: Path, b: Path, run_a: str, run_b: str, top: int, page_path: Path | N
     """
     if page_path is not None:
         check_target(page_path, "--html")
-    with opened_traces([a]) as one, opened_traces([b]) as two:
+    notes: list[str] = []
+    with opened_traces([a], notes=notes) as one, opened_traces([b], notes=notes) as two:
         compared = compare_traces(
             one, _only_run(one, run_a, "--run-a"), two, _only_run(two, run_b, "--run-b")
         )
     if page_path is not None:
-        write_difference_page(compared, a.name, b.name, page_path)
-    return Shown(_difference(compared), lambda: _show_difference(compared, top), written=page_path)
+        write_difference_page(compared, a.name, b.name, page_path, notes=notes)
+    document = {"format": DIFF_FORMAT, "notes": notes, **_difference(compared)}
+    return Shown(document, lambda: _show_difference(compared, notes, top), written=page_path)
 
 
 @trace.command(short_help="Export a stored trace as a Chrome trace.")
@@ -122,10 +126,17 @@ def export(database_path: Path, target: Path, run_id: str, rank: int | None, ste
     kernelcast trace export bench.db --rank 1 --step 5 -o step.json
     """
     check_target(target, "--output")
-    with opened_traces([database_path]) as database:
+    notes: list[str] = []
+    with opened_traces([database_path], notes=notes) as database:
         run = _only_run(database, run_id, "--run")
         count = write_trace(database, run, target, rank=rank, step=step)
+    _warn(notes)
     say(f"{target}: {count:,} events")
+
+
+def _warn(notes: Sequence[str]) -> None:
+    for note in () if is_quiet() else notes:
+        click.echo(warning(note), err=True)
 
 
 def _only_run(database: Database, run_id: str, name: str) -> str:
@@ -147,7 +158,13 @@ def _document(one: TraceReport) -> dict[str, Any]:
     }
 
 
-def _show(one: TraceReport) -> None:
+def _show(reports: Sequence[TraceReport], notes: Sequence[str]) -> None:
+    _warn(notes)
+    for one in reports:
+        _show_report(one)
+
+
+def _show_report(one: TraceReport) -> None:
     parts = one.parts_ms
     step_ms = sum(parts.values())
     say(f"run {one.run_id[:12]} on {one.hardware} ({one.software})\n")
@@ -161,7 +178,7 @@ def _show(one: TraceReport) -> None:
         say(f"\n{finding.line}")
     if is_quiet():
         return
-    shown, left = one.steps[:_MOST_STEPS], len(one.steps) - _MOST_STEPS
+    shown, left = named_steps(one.steps[:_MOST_STEPS]), len(one.steps) - _MOST_STEPS
     title = "steps" if left <= 0 else f"steps ({left:,} more with --json)"
     _print(title, shown, ("rank", "step", "device_ms", "compute_ms", "exposed_communication_ms", "memory_ms",
                                 "idle_ms", "idle_host_ms", "overlapped_percent", "in_mean"))  # fmt: skip
@@ -177,7 +194,7 @@ def _print(title: str, rows: Rows, columns: Sequence[str] = ()) -> None:
     columns = columns or [name for name in rows[0] if not name.endswith("_id")]
     shown = zip(*(_cells([row[name] for row in rows]) for name in columns), strict=True)
     say(f"\n{title}")
-    click.echo(text_table([name.replace("_", " ") for name in columns], list(shown)))
+    click.echo(text_table([in_words(name) for name in columns], list(shown)))
 
 
 def _cells(values: Sequence[Any]) -> list[str]:
@@ -195,7 +212,6 @@ def _difference(compared: TraceComparison) -> dict[str, Any]:
         }
 
     return {
-        "format": DIFF_FORMAT,
         "one_steps": compared.one_steps,
         "two_steps": compared.two_steps,
         "step": listed(compared.step),
@@ -205,7 +221,9 @@ def _difference(compared: TraceComparison) -> dict[str, Any]:
     }
 
 
-def _show_difference(compared: TraceComparison, top: int) -> None:
+def _show_difference(compared: TraceComparison, notes: Sequence[str], top: int) -> None:
+    _warn(notes)
+
     def row(name: str, change: Change) -> tuple[str, ...]:
         percent = f"{100 * change.change_ms / change.one_ms:+.1f} %" if change.one_ms else ""
         times = ("" if ms is None else f"{ms:,.3f}" for ms in (change.one_ms, change.two_ms))

@@ -213,15 +213,20 @@ class _Graph:
     def _add_launches(self, own: Rows, calls_ns: list[float], begin_ns: float) -> None:
         """The launch before each launch of a rank, and the event that the host waited for in between."""
         events = self._events
-        own = own[~np.isnan(events.launch_ns[own])]
+        has_launch = ~np.isnan(events.launch_ns[own])
+        # Launched before the recording: the host may wait for them before its first launch.
+        early = own[~has_launch & ~events.is_own[own]]
+        own = own[has_launch]
         own = own[np.lexsort((own, events.launch_ns[own]))]
         if not len(own):
             return
         launch_ns, end_ns = events.launch_ns[own], events.end_ns[own]
-        before, before_ns = np.append(-1, own[:-1]), np.append(-inf, launch_ns[:-1])
+        before, before_ns = np.append(-1, own[:-1]), np.append(begin_ns, launch_ns[:-1])
         latest_ns = np.maximum.accumulate(end_ns)
         is_longer = np.append(True, latest_ns[1:] > latest_ns[:-1])
         longest = np.append(-1, own[np.maximum.accumulate(np.where(is_longer, np.arange(len(own)), 0))][:-1])
+        if len(early):
+            longest[0] = early[np.argmax(events.end_ns[early])]
         waited = self._waited(before_ns, launch_ns, (before, longest), calls_ns)
         is_first = (before < 0) | ~events.is_own[before]
         from_ns = np.where(is_first, np.maximum(before_ns, begin_ns), before_ns)

@@ -82,31 +82,27 @@ class _Row(NamedTuple):
     one_ms: float
     two_launches: float
     two_ms: float
+    kernels_ms: Floats  # without the gaps before them, [2 runs]
     by_steps: Floats
 
 
 def difference_causes(
     one: Sums, two: Sums, *, idle_ms: Sequence[float], loader_ms: Sequence[float],
-    by_steps: Mapping[Work, Floats] | None = None,
+    short_ms: Mapping[Work, Floats] | None = None, by_steps: Mapping[Work, Floats] | None = None,
 ) -> tuple[DifferenceCause, ...]:  # fmt: skip
     """The causes of a difference that the scatter between steps does not explain.
 
-    `idle_ms`: of longer gaps in either run; `loader_ms`: of its data loader; `by_steps`: ms of each of several steps
-    [2 runs, steps], NaN where a run has fewer.
+    `idle_ms`: of longer gaps in either run; `loader_ms`: of its data loader; `short_ms`: of the short gaps [2 runs];
+    `by_steps`: ms of each of several steps [2 runs, steps], NaN where a run has fewer.
     """
-    by_steps = by_steps or {}
+    by_steps, short_ms = by_steps or {}, short_ms or {}
     if not all(any(work.shapes for work in run) for run in (one, two)):  # only one run recorded them
-        one, two, by_steps = (_without_shapes(values) for values in (one, two, by_steps))
-    rows = [
-        _Row(
-            work,
-            _path(work),
-            *one.get(work, (0.0, 0.0)),
-            *two.get(work, (0.0, 0.0)),
-            by_steps.get(work, _NO_STEPS),
-        )
-        for work in one.keys() | two.keys()
-    ]
+        one, two, short_ms, by_steps = (_without_shapes(values) for values in (one, two, short_ms, by_steps))
+    rows = []
+    for work in one.keys() | two.keys():
+        runs = one.get(work, (0.0, 0.0)), two.get(work, (0.0, 0.0))
+        kernels_ms = np.subtract([ms for _, ms in runs], short_ms.get(work, 0.0)) * (work.kernel != GAPS)
+        rows.append(_Row(work, _path(work), *runs[0], *runs[1], kernels_ms, by_steps.get(work, _NO_STEPS)))
     least_ms = LEAST_SHARE * max(_one_ms(rows) + idle_ms[0], _two_ms(rows) + idle_ms[1])
     by_class = defaultdict[str, list[_Row]](list)
     for row in rows:
@@ -128,8 +124,8 @@ def difference_causes(
         if abs(common - 1) < _LEAST_FACTOR:
             factor = 1.0
         else:
-            text = f"all kernels take {factor:.2f} × as long: clocks, power, or other work on the device"
-            found.append(_told("device", "", (factor - 1) * _one_ms(compute), text, _is_chance(compute)))
+            text = f"most kernels take {factor:.2f} × as long: clocks, power, or other work on the device"
+            found.append(_told("device", "", (factor - 1) * _kernels_ms(compute), text, _is_chance(compute)))
         changed = _changed(compute, (), factor, _SPLIT * least_ms)
         known = {row.work for _, part in changed for row in part}
         rest = [row for row in compute if row.work not in known]
@@ -166,6 +162,11 @@ def _one_ms(rows: Sequence[_Row]) -> float:
 
 def _two_ms(rows: Sequence[_Row]) -> float:
     return sum(row.two_ms for row in rows)
+
+
+def _kernels_ms(rows: Sequence[_Row]) -> float:
+    """In the first run, without the gaps before them."""
+    return float(sum(row.kernels_ms[0] for row in rows))
 
 
 def _is_chance(rows: Sequence[_Row], factor: float = 1.0) -> bool:
@@ -234,8 +235,8 @@ def _factors(rows: Sequence[_Row]) -> tuple[float, float]:
 
     By time. The second is at most the median, or with an opposite change at least; 1 where they do not agree.
     """
-    alike = [row for row in rows if row.one_ms and 0 < row.one_launches == row.two_launches]
-    ratios = [(row.two_ms / row.one_ms, row.one_ms) for row in alike]
+    alike = [row.kernels_ms for row in rows if row.kernels_ms[0] and 0 < row.one_launches == row.two_launches]
+    ratios = [(two_ms / one_ms, one_ms) for one_ms, two_ms in alike]
     low, middle, high = (weighted_quantile(ratios, share) for share in (_ALIKE, 0.5, 1 - _ALIKE))
     return middle, low if low > 1 else min(high, 1.0)
 
@@ -266,7 +267,7 @@ def _changed(
 
 
 def _excess_ms(rows: Sequence[_Row], factor: float) -> float:
-    return _two_ms(rows) - factor * _one_ms(rows)
+    return _two_ms(rows) - _one_ms(rows) - (factor - 1) * _kernels_ms(rows)
 
 
 def _is_whole(

@@ -40,7 +40,8 @@ _EVENTS = """
         step IS :step AS is_own
     FROM traced_event AS event INDEXED BY sqlite_autoindex_traced_event_1 LEFT JOIN matched_collective AS matched
         ON matched.timeline_number = event.timeline_number AND matched.sequence = event.sequence
-    WHERE event.timeline_number = :timeline AND (step IS :step OR step = :step - 1)
+    WHERE event.timeline_number = :timeline
+        AND (step IS :step OR step = :step - 1 OR step IS NULL AND launch_ns IS NULL)
 """
 _KINDS = """
     SELECT number, class, iif(class = 'communication' OR operator = '',

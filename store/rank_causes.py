@@ -143,7 +143,7 @@ def _kernels(rows: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
         factor = median(ratio for ratio, weight in ratios if weight >= total_us / 100)
         return (
             "slow_device",
-            f"all its kernels take {factor:.2f} × as long: clocks, power, or other work on the device",
+            f"most of its kernels take {factor:.2f} × as long: clocks, power, or other work on the device",
         )
     return "slow_kernels", f"some of its kernels take longer, most of all {longest[0][:70]}"
 
@@ -168,6 +168,6 @@ def _slow_links(rows: Sequence[Mapping[str, Any]], steps: int) -> Iterator[RankF
             group_ranks=group,
             delay_ms=round(excess_ms, 3),
             line=f"the links of group {group} are slow: {row['collective']} of {row['message_bytes']:,} bytes "
-            f"transfers in {row['transfer_us'] / 1e3:,.2f} ms with all ranks there, in other groups of as many in "
+            f"transfers in {row['transfer_us'] / 1e3:,.2f} ms, in other groups of the same size in "
             f"{usual_us / 1e3:,.2f} ms, {excess_ms:,.2f} ms a step in all",
         )

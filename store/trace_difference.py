@@ -25,8 +25,7 @@ _PARTS = f"SELECT {', '.join(f'sum({part}) AS {part}' for part in PARTS)} FROM s
 # A gap that is short, or inside a module, belongs to what ends it; another one has the scope before it.
 _SUMS = """
     SELECT class, name, host_operator, direction, coalesce(scope, ''), shapes, {group}, count(*),
-        sum(duration_us) / 1e3, sum(exposed_us + iif(before IS NULL, idle_us, 0)) / 1e3,
-        sum(iif(before IS NULL, 0, idle_us)) / 1e3, before
+        sum(duration_us) / 1e3, sum(exposed_us) / 1e3, sum(idle_us) / 1e3, before
     FROM (
         SELECT *, iif(idle_us >= 100, nullif(coalesce(lag(scope) OVER (
             PARTITION BY trace_id ORDER BY sequence), ''), coalesce(nullif(scope, ''), '?')), NULL) AS before
@@ -105,6 +104,7 @@ class _PerStep(NamedTuple):
     steps: Floats  # [groups], how many
     totals_ms: Mapping[Work, Floats]  # [groups]
     launches: Mapping[Work, float]
+    short_ms: Mapping[Work, float]  # gaps before kernels
     parts_ms: Mapping[str, float]
     kernels: _Sums
     operators: _Sums
@@ -145,7 +145,12 @@ def _causes(*runs: _PerStep) -> tuple[DifferenceCause, ...]:
                 for row, other in zip(by_steps[work], runs, strict=True):
                     row[: len(other.steps)] = 0.0
             by_steps[work][number, : len(ms)] = ms / run.steps
-    return difference_causes(one, two, idle_ms=idle_ms, loader_ms=loader_ms, by_steps=by_steps)
+    short_ms = {
+        work: np.array([run.short_ms.get(work, 0.0) for run in runs]) for work in one.keys() | two.keys()
+    }
+    return difference_causes(
+        one, two, idle_ms=idle_ms, loader_ms=loader_ms, short_ms=short_ms, by_steps=by_steps
+    )
 
 
 def _changes(one: _Sums, two: _Sums) -> tuple[Change, ...]:
@@ -184,15 +189,17 @@ def _per_step(database: Database, run_id: str) -> _PerStep:
     [parts] = asked(_PARTS, counted, group_by)
     sums = [defaultdict[tuple[str, str], list[float]](lambda: [0.0, 0.0]) for _ in range(3)]
     totals_ms = defaultdict[Work, Floats](lambda: np.zeros(len(groups)))
-    count_of = defaultdict[Work, float](float)
+    count_of, short_ms = defaultdict[Work, float](float), defaultdict[Work, float](float)
     for group, loader_ms in asked(_LOADER, counted, group_by):
         totals_ms[LOADER][places.get(group, 0)] += loader_ms
-    for *about, group, launches, time_ms, own_ms, waited_ms, before in asked(_SUMS, counted, group_by):
+    for *about, group, launches, time_ms, exposed_ms, gap_ms, before in asked(_SUMS, counted, group_by):
         class_, name, operator, direction, scope, _ = about
         count_of[Work(*about)] += launches / steps
-        totals_ms[Work(*about)][places[group]] += own_ms
-        if waited_ms:
-            totals_ms[_gap(before, scope)][places[group]] += waited_ms
+        totals_ms[Work(*about)][places[group]] += exposed_ms + (gap_ms if before is None else 0.0)
+        if before is None:
+            short_ms[Work(*about)] += gap_ms / steps
+        elif gap_ms:
+            totals_ms[_gap(before, scope)][places[group]] += gap_ms
         inside = scope.split(_INSIDE) if scope else []
         modules = {_INSIDE.join(inside[: level + 1]) for level in range(len(inside))}
         operators = {f"{operator} ({direction})" if direction else operator} if operator else set[str]()
@@ -205,6 +212,7 @@ def _per_step(database: Database, run_id: str) -> _PerStep:
         np.array(list(groups.values()), dtype=float),
         totals_ms,
         count_of,
+        short_ms,
         {part: (total_ms or 0.0) / steps for part, total_ms in zip(PARTS, parts, strict=True)},
         *({key: (launches, time_ms) for key, (launches, time_ms) in known.items()} for known in sums),
     )

@@ -4,7 +4,7 @@ The page of a database has coverage, noise, doubtful samples and hardware side b
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernelcast.runtime.output_file import write_pieces
-from kernelcast.runtime.views.formatting import seconds
+from kernelcast.runtime.views.formatting import counted, seconds
 from kernelcast.runtime.views.page import (
     Markup,
     bullets,
@@ -29,7 +29,7 @@ from kernelcast.runtime.views.page import (
 from kernelcast.store.database import Database
 from kernelcast.store.querying import Question, questions
 from kernelcast.store.trace_difference import Change, TraceComparison
-from kernelcast.store.trace_report import PART_TITLES, TraceReport, report_tables
+from kernelcast.store.trace_report import PART_TITLES, TraceReport, named_steps, report_tables
 
 _STYLES = {"compute": "backward", "communication": "reduce", "memory": "weight"}
 _LEGEND = (
@@ -52,12 +52,15 @@ _TICKS = 5
 _NEAR = 0.5  # of a pixel: closer events of one class are one shape
 
 
-def write_trace_page(database: Database, report: TraceReport, path: Path) -> None:
+def write_trace_page(
+    database: Database, report: TraceReport, path: Path, *, notes: Sequence[str] = ()
+) -> None:
     """Write the page of a report; the same database gives the same bytes. DataError where it cannot be written."""
-    write_pieces(path, [trace_page(database, report)])
+    write_pieces(path, [trace_page(database, report, notes=notes)])
 
 
-def trace_page(database: Database, report: TraceReport) -> str:
+def trace_page(database: Database, report: TraceReport, *, notes: Sequence[str] = ()) -> str:
+    """The page of a report; `notes` are of reading the traces."""
     step_ms = sum(report.parts_ms.values())
     title = f"A traced step: {seconds(step_ms / 1e3)}"
     tiles = [tile("step", seconds(step_ms / 1e3), "mean over steps and ranks")] + [
@@ -65,11 +68,15 @@ def trace_page(database: Database, report: TraceReport) -> str:
         for part, ms in report.parts_ms.items()
         if ms
     ]
-    about = f"{report.hardware}; {len(report.ranks) or 1} rank(s), run {report.run_id[:12]}"
-    return document(title, _header(title, about, tiles), element("main", *_sections(database, report)))
+    about = f"{report.hardware}; {counted(len(report.ranks) or 1, 'rank')}, run {report.run_id[:12]}"
+    return document(
+        title, _header(title, about, tiles), element("main", *_noted(notes), *_sections(database, report))
+    )
 
 
-def write_difference_page(compared: TraceComparison, one: str, two: str, path: Path) -> None:
+def write_difference_page(
+    compared: TraceComparison, one: str, two: str, path: Path, *, notes: Sequence[str] = ()
+) -> None:
     """Write the page of two runs side by side, called `one` and `two`. DataError where it cannot be written."""
     step = compared.step
     tiles = [tile(one, seconds((step.one_ms or 0.0) / 1e3), f"A, steps: {compared.one_steps}"),
@@ -83,6 +90,7 @@ def write_difference_page(compared: TraceComparison, one: str, two: str, path: P
                 for title, changes in tables.items() if changes]  # fmt: skip
     if compared.causes:
         sections.insert(0, section("Causes", bullets(*(cause.line for cause in compared.causes))))
+    sections[:0] = _noted(notes)
     write_pieces(
         path,
         [document("Two traced runs", _header("Two traced runs", about, tiles), element("main", *sections))],
@@ -101,6 +109,10 @@ def _compared(change: Change) -> dict[str, Any]:
     }
 
 
+def _noted(notes: Sequence[str]) -> list[Markup]:
+    return [section("Repaired or left out", bullets(*notes))] if notes else []
+
+
 def _header(title: str, about: str, tiles: Iterable[Markup]) -> Markup:
     heading, text = element("h1", title), element("p", about, class_="soft")
     return element("header", heading, text, element("dl", *tiles, class_="tiles"))
@@ -109,14 +121,19 @@ def _header(title: str, about: str, tiles: Iterable[Markup]) -> Markup:
 def _sections(database: Database, report: TraceReport) -> Iterator[Markup]:
     if report.findings:
         yield section("What the ranks wait for", bullets(*(finding.line for finding in report.findings)))
-    if lanes := _lanes(database, report):
-        yield section("A step, stream by stream", zoomed("lanes", "lanes of a step", lanes), legend(_LEGEND))
+    # The first step that counts, or the whole recording.
+    whole = [one for one in report.steps if one["in_mean"]]
+    drawn = min(whole, key=lambda one: one["step_index"] or 0, default={"step_index": None})
+    if lanes := _lanes(database, report.run_id, drawn["step_index"]):
+        title = f"{'The recording' if drawn['step_index'] is None else drawn['step']}, stream by stream"
+        yield section(title, zoomed("lanes", "lanes of a step", lanes), legend(_LEGEND))
     if flames := flame_graph(database, report.run_id):
         yield section(
             "Passes, modules, operators and kernels", zoomed("flames", "flame graph", flames), legend(_FLAMES)
         )
     for table in report_tables():
-        if rows := getattr(report, table.name):
+        rows = getattr(report, table.name)
+        if rows := named_steps(rows) if table.name == "steps" else rows:
             shown = [
                 {k: v for k, v in row.items() if not k.endswith("_id") and k != "step_index"}
                 for row in rows[:_MOST_SHOWN]
@@ -125,19 +142,14 @@ def _sections(database: Database, report: TraceReport) -> Iterator[Markup]:
             yield section(table.title.capitalize(), rows_table(shown, caption=f"{table.explanation}{cut}"))
 
 
-def _lanes(database: Database, report: TraceReport) -> Markup | None:
-    """Streams of all ranks during the first step that counts, or the whole trace, on one clock, as SVG."""
-    step = min(
-        (step["step_index"] for step in report.steps if step["in_mean"]),
-        key=lambda one: one or 0,
-        default=None,
-    )
+def _lanes(database: Database, run_id: str, step: int | None) -> Markup | None:
+    """Streams of all ranks during a step, or the whole trace, on one clock, as SVG."""
     rows = database.connection.execute(
         "SELECT rank, device, stream, class, name,"
         " coalesce(run_us, start_us - min(start_us) OVER (PARTITION BY rank)), duration_us FROM trace_event"
         " WHERE run_id = ? AND step_index IS ?"
         " ORDER BY rank, trace_id, device, stream, start_us",
-        (report.run_id, step),
+        (run_id, step),
     )
     lanes: dict[tuple[int | None, ...], dict[str, list[tuple[float, float]]]] = {}
     named: list[tuple[float, float, tuple[int | None, ...], str, str]] = []

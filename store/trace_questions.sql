@@ -77,7 +77,7 @@ ORDER BY delay_ms DESC;
 
 -- collective_match: How late does each rank arrive at each collective?
 -- On one clock. `wait_us` is how much longer a rank is in the collective than the one that waited least, `transfer_us`
--- the time with all ranks there.
+-- the shortest time of any traced rank.
 SELECT collective_number, step, rank, message_bytes, arrival_us, late_us, is_last, wait_us, transfer_us, bus_gb_per_s
 FROM collective_match
 ORDER BY collective_number, rank;

@@ -75,6 +75,15 @@ def report_tables() -> tuple[Question, ...]:
     return questions("trace_report.sql")
 
 
+def named_steps(steps: Rows) -> Rows:
+    """Rows of steps to show: why a row is in no step stands in the place of its name."""
+    return [
+        {"step" if name == "outside" else name: value for name, value in row.items() if name != missing}
+        for row in steps
+        for missing in ("outside" if row["step"] else "step",)
+    ]
+
+
 def trace_report(database: Database, run_id: str, *, top: int = 15) -> TraceReport:
     """The figures of a run; at most `top` rows of long tables."""
     [about] = database.query(

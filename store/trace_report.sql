@@ -7,6 +7,7 @@
 SELECT
     rank,
     name AS step,
+    outside,
     round((compute_ns + exposed_communication_ns + memory_ns + idle_ns) / 1e6, 3) AS device_ms,
     round(compute_ns / 1e6, 3) AS compute_ms,
     round(exposed_communication_ns / 1e6, 3) AS exposed_communication_ms,
@@ -25,7 +26,14 @@ SELECT
     :run AS run_id
 FROM (
     SELECT *,
-        CASE WHEN step_index IS NULL THEN 3 WHEN name LIKE '% (cut)' THEN 2 ELSE step_index = 0 END AS unlike -- a usual step
+        CASE WHEN step_index IS NULL THEN 3 WHEN name LIKE '% (cut)' THEN 2 ELSE step_index = 0 END AS unlike, -- a usual step
+        CASE
+            WHEN step_index IS NOT NULL THEN NULL
+            WHEN step_sum.timeline_number NOT IN (SELECT timeline_number FROM traced_step) THEN 'no marked steps'
+            WHEN step_sum.timeline_number IN (SELECT timeline_number FROM launch_sum WHERE step_index IS NULL)
+                OR step_sum.timeline_number NOT IN (SELECT timeline_number FROM launch_sum) THEN 'outside the marked steps'
+            ELSE 'launched before the recording'
+        END AS outside
     FROM step_sum
     LEFT JOIN traced_step ON traced_step.timeline_number = step_sum.timeline_number AND traced_step.step = step_index
 )
@@ -39,8 +47,8 @@ FROM rank_arrival
 WHERE run_id = :run
 ORDER BY delay_ms DESC, rank LIMIT :top;
 
--- matches: groups and sizes, with all ranks there
--- The transfer is the shortest duration of any rank; the skew is from the first to the last arrival.
+-- matches: groups and sizes of collectives that several traced ranks ran
+-- The transfer is the shortest duration of a traced rank; the skew is from the first to the last arrival of them.
 SELECT collective, group_ranks, group_size, message_bytes, count(*) AS collectives, round(avg(skew_us), 3) AS mean_skew_us,
     round(max(skew_us), 3) AS largest_skew_us, round(avg(transfer_us), 3) AS transfer_us,
     round(avg(bus_gb_per_s), 3) AS bus_gb_per_s, max(clock_error_us) AS clock_error_us

@@ -16,9 +16,15 @@ _ENDINGS = ("*.json", "*.json.gz")
 
 @contextmanager
 def opened_traces(
-    paths: Sequence[Path], *, is_partial: bool = False, gpus_per_node: int = 0
+    paths: Sequence[Path],
+    *,
+    is_partial: bool = False,
+    gpus_per_node: int = 0,
+    notes: list[str] | None = None,
 ) -> Iterator[Database]:
     """Yield the given database, or a temporary one with the given traces (`ingest_traces`).
+
+    `notes` gets what was repaired or left out, with the files' names; a database does not keep that.
 
     Raises:
         DataError: a database among several files, a folder without traces, or a file that is no trace.
@@ -34,7 +40,11 @@ def opened_traces(
         return
     with TemporaryDirectory() as folder:
         database_path = Path(folder, "traces.db")
-        ingest_traces(trace_files(paths), database_path, is_partial=is_partial, gpus_per_node=gpus_per_node)
+        done = ingest_traces(
+            trace_files(paths), database_path, is_partial=is_partial, gpus_per_node=gpus_per_node
+        )
+        if notes is not None:
+            notes += [f"{one.path.name}: {note}" for one in done for note in one.notes]
         with Database.open(database_path, read_only=True) as database:
             try:
                 yield database

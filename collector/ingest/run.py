@@ -261,10 +261,9 @@ def _read(task: _Task) -> _File:
 
 
 def _no_kernel(path: Path, trace: Trace) -> DataError:
-    unread = "".join(f"; {note}" for note in trace.notes if UNREAD in note)
-    return DataError(
-        f"{path}: holds no kernel, only events of the host{unread}; expected a trace of the device's kernels too"
-    )
+    unread = "; ".join(note for note in trace.notes if UNREAD in note)
+    found = f"{unread}; all others are of the host" if unread else "holds no kernel, only events of the host"
+    return DataError(f"{path}: {found}; expected a trace of the device's kernels too")
 
 
 def _span_us(trace: Trace) -> float:

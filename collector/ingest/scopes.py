@@ -7,7 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from kernelcast.collector.traces.call_tree import CallTree
-from kernelcast.collector.traces.events import ANNOTATION_CATEGORY, NO_ID, Events, Floats, Integers
+from kernelcast.collector.traces.events import (
+    ANNOTATION_CATEGORY,
+    NO_ID,
+    PROFILERS_STEP,
+    Events,
+    Floats,
+    Integers,
+)
 from kernelcast.collector.traces.kineto import Trace
 
 _STEP = re.compile(
@@ -15,7 +22,6 @@ _STEP = re.compile(
     re.IGNORECASE,
 )
 _NUMBER = re.compile(r"\d+")
-_PROFILERS_STEP = "ProfilerStep#"
 _DIGITS = 15  # of a number that fits into 64 bits
 _MODULE = "nn.Module: "
 _COMMUNICATION = ("nccl:", "gloo:", "rccl:")
@@ -30,21 +36,24 @@ def steps_of(trace: Trace) -> Events:
             lambda category, name: category == ANNOTATION_CATEGORY and _STEP.fullmatch(name) is not None
         )
     ]
-    profilers = steps.where(lambda _, name: name.startswith(_PROFILERS_STEP))
+    profilers = steps.where(lambda _, name: name.startswith(PROFILERS_STEP))
     return steps[profilers] if profilers.any() else steps
 
 
-def begins_after_pauses(steps: Events) -> Floats:
-    """Begins, µs, of steps whose number does not follow: nothing was recorded just before them.
+def begins_after_pauses(steps: Events, launched_us: Floats) -> Floats:
+    """Begins, µs, of steps whose number does not follow, with nothing launched between them and the one before.
 
     The profiler counts every step. Other marks may count by tens, and from the start again in the next epoch.
     """
     names = steps.named()
     apart = np.diff([int(_NUMBER.findall(name)[-1][-_DIGITS:]) for name in names])
-    if all(name.startswith(_PROFILERS_STEP) for name in names):
+    if all(name.startswith(PROFILERS_STEP) for name in names):
         is_next = np.isin(apart, (0, 1))
     else:
         is_next = apart <= min(apart[apart > 0], default=0)
+    launched_us = np.sort(launched_us)
+    gaps = steps.end_us[:-1], steps.start_us[1:]
+    is_next |= np.subtract(*(np.searchsorted(launched_us, one) for one in gaps)) < 0  # a mark is missing
     return steps.start_us[1:][~is_next]
 
 

@@ -152,7 +152,8 @@ class TraceEvents:
     @cached_property
     def _recording(self) -> Integers:
         """The recording that every event is of, from 0: a file has several if the profiler paused between steps."""
-        return np.searchsorted(begins_after_pauses(self._steps), self._launched_us, side="right")
+        pauses = begins_after_pauses(self._steps, self._launched_us)
+        return np.searchsorted(pauses, self._launched_us, side="right")
 
     def stored(self) -> StoredEvents:
         """All events as they are stored; samples are numbered in the order of `extracted.points`."""

@@ -24,7 +24,7 @@ from kernelcast.collector.traces.events import (
     LAUNCH_CATEGORIES,
     NO_ID,
     Events,
-    Integers,
+    last_with,
 )
 from kernelcast.collector.traces.kineto import Trace
 
@@ -121,14 +121,14 @@ class CallTree:
 
     def launch_of(self, kernels: Events) -> NDArray[np.intp]:
         """The position in `launches` of every kernel's launch, -1 where it was not recorded."""
-        return _last_with(self.launches.correlation, kernels.correlation)
+        return last_with(self.launches.correlation, kernels.correlation)
 
     def launching(self, kernels: Events) -> NDArray[np.intp]:
         """For every kernel, the innermost call that launched it, -1 for none."""
         launch = self.launch_of(kernels)
         external_id = np.where(kernels.external_id == kernels.correlation, NO_ID, kernels.external_id)
         # The first call with the id: the last one from behind.
-        named = _last_with(self.calls.external_id[::-1], external_id)
+        named = last_with(self.calls.external_id[::-1], external_id)
         named[named >= 0] = len(self.calls) - 1 - named[named >= 0]
         found, is_named, has_launch = named.copy(), named >= 0, launch >= 0
         if len(self.calls):
@@ -270,16 +270,6 @@ class _Arguments(Sequence[Arguments]):
         if isinstance(index, slice):
             return [decoded(self._texts[number]) for number in self._numbers[index]]
         return decoded(self._texts[self._numbers[index]])
-
-
-def _last_with(ids: Integers, wanted: Integers) -> NDArray[np.intp]:
-    """The last position of every wanted id among `ids`, -1 where it is missing or `NO_ID`."""
-    order = np.argsort(ids, kind="stable")
-    place = np.searchsorted(ids[order], wanted, side="right") - 1
-    if not len(ids):
-        return place
-    found = order[place]
-    return np.where((place >= 0) & (ids[found] == wanted) & (wanted != NO_ID), found, -1)
 
 
 @lru_cache(maxsize=4096)

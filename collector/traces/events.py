@@ -18,6 +18,7 @@ LAUNCH_CATEGORIES = frozenset(
      "mtia_runtime", "privateuse1_runtime", "privateuse1_driver"}
 )  # fmt: skip
 
+PROFILERS_STEP = "ProfilerStep#"
 NO_ID = -(2**63)
 NO_ARGUMENTS = b"{}"
 _AT_ONCE = 10_000
@@ -156,3 +157,13 @@ def microseconds(value: Any) -> float:
     if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max:
         return float(value)
     return math.nan
+
+
+def last_with(ids: Integers, wanted: Integers) -> NDArray[np.intp]:
+    """The last position of every wanted id among `ids`, -1 where it is missing or `NO_ID`."""
+    order = np.argsort(ids, kind="stable")
+    place = np.searchsorted(ids[order], wanted, side="right") - 1
+    if not len(ids):
+        return place
+    found = order[place]
+    return np.where((place >= 0) & (ids[found] == wanted) & (wanted != NO_ID), found, -1)

@@ -27,6 +27,7 @@ from kernelcast.collector.traces.events import (
     LAUNCH_CATEGORIES,
     NO_ARGUMENTS,
     NO_ID,
+    PROFILERS_STEP,
     SYNC_CATEGORY,
     Events,
     Texts,
@@ -55,7 +56,6 @@ _OLD_CATEGORIES = {
     "Operator": HOST_OPERATOR_CATEGORY, "Kernel": "kernel", "Memcpy": "gpu_memcpy", "Memset": "gpu_memset",
     "Runtime": "cuda_runtime", "PythonFunction": "python_function",
 }  # fmt: skip
-_STEP = "ProfilerStep#"
 UNREAD = "events of a kind that is not read"
 _TRUNCATED = "the file is cut off: read up to there"
 _KINDS: Mapping[type, str] = {list: "a list", dict: "a table", int: "an integer", str: "a text"}
@@ -230,7 +230,7 @@ class _Kept:
 
 def _renamed(category: str, name: str) -> tuple[str, str]:
     category = _OLD_CATEGORIES.get(category, category)
-    if category == HOST_OPERATOR_CATEGORY and name.startswith(_STEP):
+    if category == HOST_OPERATOR_CATEGORY and name.startswith(PROFILERS_STEP):
         category = ANNOTATION_CATEGORY
     return category, name
 

@@ -15,6 +15,7 @@ from kernelcast.collector.traces.events import (
     Events,
     Floats,
 )
+from kernelcast.collector.traces.impossible_times import impossible
 
 # Kinds that Kineto writes and that hold no work of their own, or none that is read.
 _OTHER_CATEGORIES = frozenset(
@@ -38,8 +39,6 @@ _FEWEST_EVENTS = 3
 _FEW = 100  # at most one event in a hundred, or one
 # No event lasts longer than the recording, from the first start to the last one, by more than this.
 _LONGEST_BEYOND_US = 60e6
-_LONGEST_KERNEL_US = 100e6
-_UNUSUAL, _LONG_US = 1000, 10e3
 
 
 def in_order(events: Events) -> tuple[Events, list[Events]]:
@@ -63,7 +62,7 @@ def in_order(events: Events) -> tuple[Events, list[Events]]:
     if is_nanoseconds:
         events = replace(events, start_us=events.start_us / 1e3, duration_us=events.duration_us / 1e3)
     keep(_main_part(events.start_us[order]))
-    keep(~_impossible(events, order))
+    keep(~impossible(events, order))
     start_us, duration_us = events.start_us[order], events.duration_us[order]
     if len(order) >= _FEWEST_EVENTS:
         too_long = duration_us > start_us[-1] - start_us[0] + _LONGEST_BEYOND_US
@@ -85,25 +84,6 @@ def unread_kinds(events: Events) -> Mapping[str, int]:
 
 def _between(values: Floats, smallest: float, largest: float) -> NDArray[np.bool_]:
     return (smallest <= values) & (values <= largest)
-
-
-def _impossible(events: Events, order: NDArray[np.intp]) -> NDArray[np.bool_]:
-    """Which device events no device runs: longer than `_LONGEST_KERNEL_US`, or a thousand times as long as is usual on
-    their stream and still running in the middle when its next one starts. Collectives may wait long.
-    """
-    found = np.zeros(len(order), dtype=bool)
-    rows = np.flatnonzero(events.are(*DEVICE_CATEGORIES)[order])
-    rows = rows[np.argsort(events.place[order[rows]], kind="stable")]
-    streams = events.place[order[rows]]
-    for stream in np.split(rows, np.flatnonzero(np.diff(streams)) + 1) if len(rows) else ():
-        start_us, duration_us = events.start_us[order[stream]], events.duration_us[order[stream]]
-        usual_us = np.partition(duration_us, middle := (len(stream) - 1) // 2)[middle]
-        is_overrun = np.append(start_us[1:] < (start_us + duration_us / 2)[:-1], False)
-        is_long = duration_us > _LONGEST_KERNEL_US
-        is_long |= is_overrun & (duration_us > max(_UNUSUAL * usual_us, _LONG_US))
-        for row in stream[is_long].tolist():
-            found[row] = "ccl" not in events.texts.kinds[events.kind[order[row]]][1].lower()
-    return found
 
 
 def _main_part(start_us: Floats) -> NDArray[np.bool_]:

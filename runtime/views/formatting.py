@@ -1,6 +1,7 @@
 """How numbers, times and sizes are written for readers."""
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
@@ -140,10 +141,19 @@ _UNITS: Mapping[str, Callable[[Any], str]] = {
 }
 
 
+_SYMBOLS = {"gb per s": "GB/s", "teraflops per s": "TFLOP/s", "percent": "%", "us": "µs"}
+_SYMBOL = re.compile(rf"\b({'|'.join(_SYMBOLS)})\b")
+
+
+def in_words(column: str) -> str:
+    """The name of a column with the signs of its units: `bus_gb_per_s` is `bus GB/s`, `percent_of_peak` `% of peak`."""
+    return _SYMBOL.sub(lambda found: _SYMBOLS[found[0]], column.replace("_", " "))
+
+
 def heading(column: str) -> str:
     """The heading of a column of values: its name without the unit, `mean_spread_percent` is `mean spread`."""
     unit = next((unit for unit in _UNITS if column.endswith(unit)), "")
-    return column.removesuffix("_s" if unit == "_time_s" else unit).replace("_", " ")
+    return in_words(column.removesuffix("_s" if unit == "_time_s" else unit))
 
 
 def cell_text(column: str, value: Any) -> str:

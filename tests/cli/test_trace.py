@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from kernelcast.docs import example_traces
-from tests.cli.printed import printed
+from tests.cli.printed import ended, printed
 
 pytestmark = pytest.mark.usefixtures("wide")
 
@@ -142,6 +142,35 @@ def test_what_is_new_and_gone(ranks: Path, tmp_path: Path, capsys: pytest.Captur
     document = json.loads(printed(capsys, "trace", "diff", ranks / "rank0.json", changed, "--json"))
     changes = {row["name"]: row["change"] for row in document["kernels"] if row["change"]}
     assert changes == {"gelu_kernel": "gone", "fused_gelu_kernel": "new"}
+
+
+def test_what_is_left_out_and_what_is_in_no_step_is_said(
+    ranks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = json.loads((ranks / "rank0.json").read_text())
+    kernel = next(event for event in document["traceEvents"] if event.get("cat") == "kernel")
+    first = min(event["ts"] for event in document["traceEvents"] if "ts" in event)
+    early = kernel | {"name": "early", "ts": first - 50, "dur": 5, "args": {"device": 0, "stream": 7}}
+    document["traceEvents"] += [early, kernel | {"name": "odd", "dur": -1}]
+    path, page = tmp_path / "odd.json", tmp_path / "odd.html"
+    path.write_text(json.dumps(document))
+    said = "odd.json: event without a time that can belong to the trace left out, the first 'odd'"
+    for command in (["report", path], ["diff", ranks / "rank0.json", path]):
+        assert ended("trace", *command, "--html", page) == 0
+        output = capsys.readouterr()
+        assert " ".join(output.err.split()).startswith(f"warning: {said}")
+        assert said.replace("'", "&#x27;") in page.read_text()
+        [note] = json.loads(printed(capsys, "trace", *command, "--json"))["notes"]
+        assert note.startswith(said)
+        assert ended("trace", *command, "--quiet") == 0
+        assert capsys.readouterr().err == ""
+    assert "launched before" in printed(capsys, "trace", "report", path)
+    *_, row = report(capsys, path)["steps"]
+    assert (row["step"], row["outside"], row["events"]) == (None, "launched before the recording", 1)
+    for event in document["traceEvents"]:
+        event["name"] = event["name"].replace("ProfilerStep#4", "last")
+    path.write_text(json.dumps(document))
+    assert "outside the" in printed(capsys, "trace", "report", path)
 
 
 def test_a_step_is_exported_and_read_again(

@@ -86,6 +86,8 @@ RANKS = [
     event(A, 10, 60, 0), event(C, 60, 130, 1, 20, collective=1), event(B, 130, 140, 2),
     event(A, 10, 110, 0, rank=1), event(C, 110, 130, 1, 20, rank=1, collective=1), event(B, 130, 135, 2, rank=1),
 ]  # fmt: skip
+# The host waits for what was launched before the recording.
+LAUNCHED_BEFORE = [event(B, 90, 450, None, is_own=False), event(A, 510, 520, 500)]
 LATE_DATA = [event(A, 0, 5, None, is_own=False), event(A, 510, 520, 500)]
 
 
@@ -100,14 +102,16 @@ LATE_DATA = [event(A, 0, 5, None, is_own=False), event(A, 510, 520, 500)]
         (SYNCHRONISED, [30], {HOST: (340, 40), DELAY: (10, 5), B: (10, 5)}),  # no call waited as long, `a` ends at 310
         (RANKS, [], {A: (100, 50), C: (20, 10), DELAY: (10, 5), B: (10, 5)}),
         (LATE_DATA, [], {FIRST: (400, 200), DELAY: (10, 5), A: (10, 5)}),
+        (LAUNCHED_BEFORE, [340], {FIRST: (50, 25), DELAY: (10, 5), A: (10, 5)}),
+        (LAUNCHED_BEFORE, [], {FIRST: (400, 60), DELAY: (10, 5), A: (10, 5)}),
     ],
     ids=["host", "device", "exposed communication", "hidden communication", "synchronised", "no synchronisation",
-         "slow rank", "late data"],
+         "slow rank", "late data", "launched before", "launched before, nothing waits"],
 )  # fmt: skip
 def test_parts_and_what_half_of_them_brings(
     events: Sequence[Event], waits_us: list[float], expected: dict[tuple[str, str], tuple[float, float]]
 ) -> None:
-    begin_ns = {0: 100 * US} if events is LATE_DATA else {}
+    begin_ns = {0: 100 * US} if events in (LATE_DATA, LAUNCHED_BEFORE) else {}
     found = path_of(events, {0: [one * US for one in waits_us]}, begin_ns)
     assert {one.part: (one.path_ns / US, one.saved_ns / US) for one in found} == expected
 

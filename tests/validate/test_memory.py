@@ -1,5 +1,6 @@
 """Predicted memory against memory that others measured; the test skips where their data are absent."""
 
+import math
 from functools import cache
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from kernelcast.runtime import Parallelism, load_model
 from kernelcast.runtime.dataclass import replace
 from kernelcast.runtime.errors import DataError
 from kernelcast.runtime.estimate.defaults import RESERVED_BYTES
+from kernelcast.runtime.estimate.device_memory import MemorySpread
 from kernelcast.runtime.memory.stages import stage_memory
 from kernelcast.runtime.memory.working import communicator_bytes
 from kernelcast.runtime.shipped import MEMORY_ERRORS
@@ -135,6 +137,28 @@ def test_a_step_fits_to_the_byte() -> None:
         for stage, own in (("first", first), ("last", full)):
             assert replace(found, case=replace(case, logged_stage=stage)).logged == own
     assert replace(found, case=replace(case, device="abacus")).fits is None
+
+
+def test_the_ends_of_an_interval_are_inside() -> None:
+    cases = []
+    for name in ("llama-3.1-8b", "llama-2-7b"):
+        case = AskedCase(
+            source="s", name=name, device="h100-sxm", model=load_model(name).with_sequence_length(1024),
+            parallelism=Parallelism(tp=2, pp=1, dp=2, micro_batch=1, micro_batches=2), dtype="bfloat16",
+            measured_bytes=30e9,
+        )  # fmt: skip
+        stages = stage_memory(case.model, case.parallelism, dtype=case.dtype, architecture=case.architecture)
+        cases.append(ComparedCase(case=case, stages=stages))
+    first, other = cases
+    larger = replace(other, case=replace(other.case, measured_bytes=40e9))
+    alone = MemoryValidation(cases=(other, larger), left_out={}, unread={})
+    ends = [round(math.log(size / other.predicted_bytes), 4) for size in (30e9, 40e9)]
+    low, high = MemorySpread(low=ends[0], middle=0.0, high=ends[1]).interval_bytes(first.predicted_bytes)
+    for measured_bytes, is_inside in ((low - 1, 0), (low, 1), (high, 1), (high + 1, 0)):
+        at_end = replace(first, case=replace(first.case, measured_bytes=measured_bytes))
+        at_end = replace(at_end, case=replace(at_end.case, source="of the first"))
+        found = covered(replace(alone, cases=(at_end, other, larger)))
+        assert (found["of the first"], found["s"][1]) == ((is_inside, 1), 2)
 
 
 def test_a_folder_without_measurements(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -107,12 +107,14 @@ def compare_traces(paths: Sequence[Path], estimate: Estimate, *, run_id: str = "
     UsageError where they are several runs and `run_id` begins none or several; DataError for a file that is no trace.
     """
     gpus_per_node = min(estimate.cluster.gpus_per_node, estimate.parallelism.world_size)
-    with opened_traces(paths, gpus_per_node=gpus_per_node) as database:
+    notes: list[str] = []
+    with opened_traces(paths, gpus_per_node=gpus_per_node, notes=notes) as database:
         runs = traced_runs(database, run_id)
         if len(runs) > 1:
             listed = ", ".join(run[:12] for run in runs)
             raise UsageError(f"--run: found {len(runs)} runs ({listed}), expected the start of one's id")
-        return compare_run(database, runs[0], estimate)
+        compared = compare_run(database, runs[0], estimate)
+    return replace(compared, notes=(*notes, *compared.notes))
 
 
 def compare_run(database: Database, run_id: str, estimate: Estimate) -> ComparedStep:

@@ -79,6 +79,56 @@ def test_a_system_that_counts_no_stolen_time(
         assert Watch(cpu, Steady(100)).look().stolen_seconds == 0
 
 
+@pytest.mark.parametrize(
+    ("reference_us", "stolen_s", "words"),
+    [
+        (125.0, 0.0, []),
+        (126.0, 0.0, ["the reference product took 1.26 times its best"]),
+        (100.0, 0.06, []),  # exactly 3 %
+        (100.0, 0.0625, ["other machines on this host took 3% of the cores"]),
+        (
+            200.0,
+            2.0,
+            [
+                "the reference product took 2.00 times its best",
+                "other machines on this host took 100% of the cores",
+            ],
+        ),
+    ],
+)
+def test_from_when_on_it_is_a_disturbance(
+    cpu: Place, monkeypatch: pytest.MonkeyPatch, reference_us: float, stolen_s: float, words: list[str]
+) -> None:
+    monkeypatch.setattr(disturbance, "cpu_count", lambda: 2)
+    watch = Watch(cpu, Steady(100))
+    before = replace(watch.look(), seconds=5.0, stolen_seconds=0.0, reference_us=reference_us)
+    after = replace(before, seconds=6.0, stolen_seconds=stolen_s)
+    assert dict(watch.flags(before, after)) == ({"disturbed": "; ".join(words)} if words else {})
+    assert (
+        disturbance.mean_reference_us(before, replace(after, reference_us=300.0)) == (reference_us + 300) / 2
+    )
+
+
+def test_a_moment_too_short_to_steal_from(cpu: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disturbance, "cpu_count", lambda: 2)
+    watch = Watch(cpu, Steady(100))
+    before = replace(watch.look(), seconds=5.0, stolen_seconds=0.0)
+    assert watch.flags(before, replace(before, seconds=5.5, stolen_seconds=0.04)) == ()
+    assert watch.flags(before, replace(before, seconds=5.5, stolen_seconds=0.05)) != ()
+    assert watch.flags(before, before) == ()
+
+
+def test_a_reference_is_the_median_of_seven_products(cpu: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    ends = [3.0, 1.0, 2.0, 9.0, 8.0, 7.0, 4.0]
+    looks = iter([second for end in ends for second in (10.0, 10.0 + end)])
+    monkeypatch.setattr(disturbance.time, "perf_counter", lambda: next(looks))
+    reference = Reference(cpu.device, cpu.dtype)
+    assert reference.time_us() == reference.best_us == 4e6
+    assert next(looks, None) is None
+    looks = iter([0.0, 5.0] * 7)
+    assert (reference.time_us(), reference.best_us) == (5e6, 4e6)
+
+
 class FakeGpu:
     """What a driver would say."""
 

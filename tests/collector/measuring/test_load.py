@@ -67,6 +67,63 @@ def test_products_are_no_part_of_what_is_measured(cpu: Place, quick: Effort) -> 
     assert not any("mm" in name for name in names)
 
 
+class Moments:
+    """A clock whose every look takes a millisecond, and the products and waits that were begun."""
+
+    def __init__(self, load: SustainedLoad, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s, self.products, self.said = 0.0, 0, list[str]()
+        monkeypatch.setattr(time, "monotonic", self.monotonic)
+        monkeypatch.setattr(load, "_product", self.product)
+        monkeypatch.setattr(torch.cuda, "Event", lambda: self)
+        monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: self.said.append(f"idle {cycles}"))
+
+    def monotonic(self) -> float:
+        self.now_s += 0.001
+        return self.now_s
+
+    def product(self) -> None:
+        self.products += 1
+        self.now_s += 0.003
+
+    def record(self) -> None:
+        self.said.append(f"record {self.products}")
+
+    def synchronize(self) -> None:
+        self.said.append("wait")
+
+
+def test_a_gpu_has_products_queued_before_every_pass(cpu: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    sensors = Counting()
+    load = SustainedLoad(cpu.device, cpu.dtype, sensors, block_seconds=0.014, pass_seconds=0.02)
+    burst = BurstLoad(torch.device("cuda"))
+    monkeypatch.setattr(load, "_device", torch.device("cuda"))
+    moments = Moments(load, monkeypatch)
+    load.before_block()
+    # Until 15 ms, products and looks take 4 ms each; two are ahead of the device, the last one is waited for.
+    assert moments.said == ["record 1", "record 2", "record 3", "wait", "record 4", "wait", "wait"]
+    assert (moments.products, sensors.count) == (4, 1)
+    load.before_pass()
+    assert moments.products == 4 + 5  # 20 ms of 17 / 4 ms each
+    load.keep_host_ahead()
+    load.after_block()
+    assert (moments.products, sensors.count) == (4 + 5 + 5, 2)
+    assert load.reading().clock_mhz == 2
+    moments.said.clear()
+    burst.keep_host_ahead()
+    assert moments.said == ["idle 500000"]
+    BurstLoad(cpu.device).keep_host_ahead()
+    assert moments.said == ["idle 500000"]
+
+
+def test_one_product_at_least(cpu: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    load = SustainedLoad(cpu.device, cpu.dtype)
+    moments = Moments(load, monkeypatch)
+    load.keep_for(0)
+    assert (moments.products, moments.said) == (1, [])
+    load.before_pass()
+    assert moments.products == 1
+
+
 def test_what_sustained_load_adds() -> None:
     assert sustained_seconds(torch.device("cpu"), blocks=2, passes=90) == 2 * BLOCK_SECONDS
     assert sustained_seconds(torch.device("cuda"), blocks=2, passes=90) == 2 * BLOCK_SECONDS + 1.8

@@ -201,3 +201,68 @@ def test_messages_begin_with_their_calls(tmp_path: Path) -> None:
     assert rank_trace(read_trace(path), stage=0)["messages"] == [
         ["send", 7010, 7035], ["recv", 7016, 7021], ["recv", 7030, 7073], ["send", 7070, 7081],
     ]  # fmt: skip
+
+
+def test_a_step_of_a_cpu_by_hand(tmp_path: Path) -> None:
+    """Marks name operators, autograd's nodes find their forward calls, gradients of the stream meet at a norm."""
+    rows = [
+        ("user_annotation", STEP, 0, 1000, {}),
+        ("user_annotation", FORWARD, 10, 300, {}),
+        ("user_annotation", "kernelcast.layer", 20, 200, {}),
+        ("user_annotation", f"{OPERATOR}rms_norm", 30, 60, {}),
+        ("cpu_op", "aten::pow", 32, 10, {"Sequence number": 1}),
+        ("cpu_op", "aten::mul", 50, 30, {"Sequence number": 2}),
+        ("user_annotation", f"{OPERATOR}all_reduce/tensor", 100, 40, {}),
+        ("cpu_op", "c10d::allreduce_", 110, 20, {}),
+        ("cpu_op", "aten::view", 160, 8, {}),
+        ("user_annotation", LOSS, 320, 50, {}),
+        ("user_annotation", f"{OPERATOR}cross_entropy", 325, 40, {}),
+        ("cpu_op", "aten::exp", 326, 4, {"Sequence number": 3}),
+        ("cpu_op", "c10d::allreduce_", 335, 6, {}),
+        ("cpu_op", "c10d::allreduce_", 345, 8, {}),
+        ("user_annotation", BACKWARD, 400, 400, {}),
+        ("cpu_op", "autograd::engine::evaluate_function: ExpBackward0", 410, 20, {"Sequence number": 3}),
+        ("cpu_op", "aten::neg", 412, 10, {}),
+        ("cpu_op", "autograd::engine::evaluate_function: MulBackward0", 440, 60, {"Sequence number": 2}),
+        ("cpu_op", "aten::mul", 445, 20, {}),
+        ("cpu_op", "aten::add_", 470, 25, {}),
+        ("cpu_op", "autograd::engine::evaluate_function: PowBackward0", 510, 40, {"Sequence number": 1}),
+        ("cpu_op", "aten::add", 515, 30, {}),
+        ("cpu_op", "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad", 560, 16, {}),
+        ("cpu_op", "autograd::engine::evaluate_function: ViewBackward0", 600, 12, {"Sequence number": 9}),
+        ("user_annotation", f"{OPERATOR}adam", 850, 100, {}),
+        ("cpu_op", "aten::_fused_adam_", 860, 70, {}),
+        ("cpu_op", "aten::item", 1000, 7, {}),
+        ("cpu_op", "aten::late", 1010, 7, {}),
+    ]  # fmt: skip
+    events = [
+        {"ph": "X", "cat": category, "name": name, "pid": 1, "tid": 1, "ts": start, "dur": time, "args": args}
+        for category, name, start, time, args in rows
+    ]
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps({"traceEvents": events}))
+    assert rank_trace(read_trace(path), stage=3) == {
+        "stage": 3,
+        "steps": [1000],
+        "forward": [[300 - 40, 1]],
+        "loss": [[50 - 14, 2]],
+        "backward": [[400, 0]],
+        "layer_forward": [[168 - 32 - 40, 1]],
+        "layer_backward": [[576 - 440, 0]],
+        "messages": [],
+        # In passes of 750 µs work takes 282; after them 77 of 250.
+        "idle": {"passes": [468], "between": [173]},
+        "operators": [
+            ["rms_norm", "forward", True, [[48]]],
+            ["all_reduce/tensor", "once", True, [[40]]],
+            ["aten::view", "forward", False, [[8]]],
+            ["cross_entropy", "forward", True, [[4]]],
+            ["all_reduce/cross_entropy", "once", True, [[6, 8]]],
+            ["cross_entropy", "backward", True, [[20]]],
+            ["rms_norm", "backward", True, [[470 - 440 + 576 - 495]]],
+            ["residual_add", "backward", True, [[25]]],
+            ["ViewBackward0", "backward", False, [[12]]],
+            ["adam", "once", True, [[70]]],
+            ["aten::item", "forward", False, [[7]]],
+        ],
+    }

@@ -56,6 +56,8 @@ def test_precisions_double_as_they_halve() -> None:
         ("NVIDIA H100 80GB HBM3", "h100-sxm"),
         ("h100 sxm", "h100-sxm"),
         ("Tesla V100-SXM2-16GB", "v100-sxm2-16gb"),
+        ("Tesla V100-DGXS-32GB", "v100-sxm2-32gb"),
+        ("NVIDIA A100-PG509-200", "a100-sxm-40gb"),
         ("AMD Instinct MI300X", "mi300x"),
     ],
 )

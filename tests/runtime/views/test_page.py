@@ -22,7 +22,7 @@ HOSTILE = '</td><script>alert(1)</script><b onmouseover="x">&\n\''
         ("size_bytes", 2_000_000, "size", "2 MB"),
         ("weights_memory_bytes", 2**30, "weights", "1.0 GiB"),
         ("device_time_s", 0.0125, "device time", "12.50 ms"),
-        ("bus_gb_per_s", 1234.5, "bus gb per s", "1,234.5"),
+        ("bus_gb_per_s", 1234.5, "bus GB/s", "1,234.5"),
         ("samples", 1234, "samples", "1,234"),
         ("failures", None, "failures", ""),
         ("operator", "gemm", "operator", "gemm"),

@@ -129,6 +129,21 @@ def test_a_row_counts_what_was_predicted_and_what_ran(ran: Ran, estimate: Estima
     assert (both.calls, both.launches, both.ratio) == (2, 2, pytest.approx(1))
 
 
+def test_an_update_is_a_row_where_it_ran_or_was_predicted(ran: Ran, estimate: Estimate) -> None:
+    predicted = predicted_step(estimate, (0, 1))
+    without = replace(predicted, calls=tuple(row for row in predicted.calls if row.pass_ != "update"))
+    for traced, wanted in (
+        (ran(lambda work: None if work.pass_ == "update" else work), predicted),
+        (ran(), without),
+    ):
+        [update] = [row for row in operator_rows(traced, wanted, estimate) if row.pass_ == "update"]
+        assert (update.measured_s is None, update.predicted_s is None) == (
+            wanted is predicted,
+            wanted is without,
+        )
+        assert (update.name == "update") == (wanted is without)
+
+
 def test_a_late_host_among_ranks_that_are_late_alike(ran: Ran, estimate: Estimate) -> None:
     gaps = [
         Gap(rank=rank, time_s=2e-3, name="aten::mm", scope=scope) for rank, scope in ((0, ""), (1, "loss"))
