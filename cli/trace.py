@@ -81,7 +81,7 @@ def report(traces: tuple[Path, ...], run_id: str, top: int, partial: bool, page_
         if page_path is not None:
             write_trace_page(database, reports[0], page_path, notes=notes)
     document = {"format": REPORT_FORMAT, "notes": notes, "runs": [_document(one) for one in reports]}
-    return Shown(document, lambda: [_warn(notes), *map(_show, reports)], written=page_path)
+    return Shown(document, lambda: _show(reports, notes), written=page_path)
 
 
 @trace.command(short_help="Compare two traced runs.")
@@ -110,7 +110,7 @@ def diff(a: Path, b: Path, run_a: str, run_b: str, top: int, page_path: Path | N
     if page_path is not None:
         write_difference_page(compared, a.name, b.name, page_path, notes=notes)
     document = {"format": DIFF_FORMAT, "notes": notes, **_difference(compared)}
-    return Shown(document, lambda: [_warn(notes), _show_difference(compared, top)], written=page_path)
+    return Shown(document, lambda: _show_difference(compared, notes, top), written=page_path)
 
 
 @trace.command(short_help="Export a stored trace as a Chrome trace.")
@@ -158,7 +158,13 @@ def _document(one: TraceReport) -> dict[str, Any]:
     }
 
 
-def _show(one: TraceReport) -> None:
+def _show(reports: Sequence[TraceReport], notes: Sequence[str]) -> None:
+    _warn(notes)
+    for one in reports:
+        _show_report(one)
+
+
+def _show_report(one: TraceReport) -> None:
     parts = one.parts_ms
     step_ms = sum(parts.values())
     say(f"run {one.run_id[:12]} on {one.hardware} ({one.software})\n")
@@ -215,7 +221,9 @@ def _difference(compared: TraceComparison) -> dict[str, Any]:
     }
 
 
-def _show_difference(compared: TraceComparison, top: int) -> None:
+def _show_difference(compared: TraceComparison, notes: Sequence[str], top: int) -> None:
+    _warn(notes)
+
     def row(name: str, change: Change) -> tuple[str, ...]:
         percent = f"{100 * change.change_ms / change.one_ms:+.1f} %" if change.one_ms else ""
         times = ("" if ms is None else f"{ms:,.3f}" for ms in (change.one_ms, change.two_ms))
