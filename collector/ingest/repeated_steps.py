@@ -24,11 +24,11 @@ REPETITION = "repetition "
 # them: of the layers of a model's forward pass 98.8 % are followed by the same.
 _LEAST_SAME = 0.998
 _LEAST_LAUNCHES = 20
-_RAREST, _MOST_TRIED = 4, 50  # kinds of kernels, and distances between those of one kind
+_RAREST, _MOST_TRIED = 4, 50  # kinds of kernels, and distances between kernels of one kind
 
 
 def with_repeated_steps(trace: Trace) -> Trace:
-    """The trace with an annotation for each repetition of its launches, and a note that says so; itself where the
+    """The trace with an annotation for each repetition of its launches, and a note; itself where the
     launches do not repeat at least once. Repetitions begin with the first recorded launch; the last one may be cut.
     """
     launch_us, kinds = _launches(trace.events)
