@@ -260,7 +260,7 @@ class Parallelism(LayoutFields):
             parts = 2 * self.cp * (self.tp if self.sequence_parallel else 1)
             product = "2 · cp · tp" if self.sequence_parallel else "2 · cp"
             cuts.append(("cp", product, parts, "sequence_length"))
-        if self.cp > 1 and self.context_exchange == "all_to_all":
+        if self.context_exchange == "all_to_all":
             cuts.append(("cp", "cp · tp", self.cp * self.tp, "kv_heads"))
         if model.recurrent_groups:
             # Context parallelism exchanges heads for tokens.

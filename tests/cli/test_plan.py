@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -78,6 +79,31 @@ def test_the_picture_marks_the_interval_with_the_fewest_days(
     ends = [bar.get_x() + bar.get_width() for bar in calendar.patches]  # type: ignore[attr-defined]
     assert calendar.get_xlim() == pytest.approx((0, max(ends)))
     assert fan.lines[0].get_xdata()[-1] == pytest.approx(max(ends), rel=0.1)  # type: ignore[index]
+    # What each part says of itself: bars follow each other and are as long as their legends say.
+    assert figures[0].get_suptitle() == "llama-3-8b on 64 GPUs, pp 1 × tp 1 × dp 64"
+    legends = [[text.get_text() for text in axes.get_legend().get_texts()] for axes in figures[0].axes]
+    assert [float(text.rpartition(" ")[2]) for text in legends[0]] == pytest.approx(
+        [bar.get_width() for bar in calendar.patches],
+        abs=0.051,  # type: ignore[attr-defined]
+    )
+    assert [bar.get_x() for bar in calendar.patches] == pytest.approx([0, *ends[:-1]])  # type: ignore[attr-defined]
+    assert legends[0][0].startswith("steps ")
+    assert all(bar.get_width() >= 0.001 * max(ends) for bar in calendar.patches)  # type: ignore[attr-defined]
+    assert legends[1] == ["90 % of runs", "50 %", "median"]
+    assert re.fullmatch(r"every [\d,]+ steps", legends[2][0])
+    assert [axes.get_xlabel() for axes in figures[0].axes] == [
+        "days on the calendar, on average", "days", "minutes between checkpoints",
+    ]  # fmt: skip
+    assert [axes.get_ylabel() for axes in figures[0].axes] == ["", "tokens, 10¹²", "days on average"]
+    assert (fan.get_xlim()[0], fan.get_ylim()[0], interval.get_xscale()) == (0, 0, "log")
+    assert fan.lines[0].get_ydata()[-1] == pytest.approx(1, rel=1e-4)  # type: ignore[index]
+    widths = [
+        bounds.x1 - bounds.x0 for bounds in (area.get_datalim(fan.transData) for area in fan.collections)
+    ]
+    assert widths[0] > widths[1] > 0
+    assert [text.get_visible() for text in calendar.get_yticklabels()] == []
+    hidden = [name for name, spine in calendar.spines.items() if not spine.get_visible()]
+    assert sorted(hidden) == ["left", "right", "top"]
 
 
 def test_own_failures_and_steps_change_the_plan(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

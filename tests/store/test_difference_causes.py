@@ -170,6 +170,13 @@ def test_a_loader_that_the_device_does_not_wait_for_is_no_cause() -> None:
     assert causes(model(), idle_ms=20.0, loader_ms=-10.0) == [("host", "", 20.0)]
 
 
+def test_gaps_of_either_run_count_as_its_step() -> None:
+    """A cause of 3 ms is above 1.5 % of 103 ms, and below that of 250 ms."""
+    for idle_ms, kinds in (((0, 0), ["slow_kernels"]), ((150, 0), ["host"]), ((0, 150), ["host"])):
+        found = difference_causes(model(), scaled(model(), 1, 1.05, "MLP"), idle_ms=idle_ms, loader_ms=(0, 0))
+        assert [one.kind for one in found] == kinds
+
+
 def test_nothing_has_no_cause() -> None:
     assert difference_causes({}, {}, idle_ms=(0.0, 0.0), loader_ms=(0.0, 0.0)) == ()
 

@@ -8,6 +8,7 @@ import json
 import time
 import zlib
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -255,10 +257,11 @@ class Training:
         return self.clock.span() if part == self.timed else nullcontext()
 
 
-def record(folder: Path, *trainings: Training, active: int = ACTIVE) -> list[Path]:
+def record(folder: Path, *trainings: Training, active: int = ACTIVE, quiet: bool = False) -> list[Path]:
     """Train models `active` steps by turns, so that other work on the machine slows all alike; the trace of each.
 
-    One recording is divided by steps: the steps of the other models are taken out, with their time.
+    One recording is divided by steps: the steps of the other models are taken out, with their time. `quiet` traces
+    have one step (`_quiet`).
     """
     torch.manual_seed(0)
     count, steps = len(trainings), [training.steps() for training in trainings]
@@ -278,7 +281,8 @@ def record(folder: Path, *trainings: Training, active: int = ACTIVE) -> list[Pat
     marks = sorted((event["ts"], int(event["name"].partition("#")[2])) for event in events
                    if event["name"].startswith("ProfilerStep#"))  # fmt: skip
     starts_us = [start_us for start_us, _ in marks]
-    return [_own(folder / f"{own}.json", document, events, starts_us, own, count) for own in range(count)]
+    write = _quiet if quiet else _own
+    return [write(folder / f"{own}.json", document, events, starts_us, own, count) for own in range(count)]
 
 
 def _own(
@@ -297,6 +301,53 @@ def _own(
             kept.append(event | {"ts": event["ts"] - others_us})
     path.write_text(json.dumps(document | {"traceEvents": kept}))
     return path
+
+
+def _quiet(
+    path: Path, document: dict[str, Any], events: list[dict[str, Any]], starts_us: list[float], own: int, count: int
+) -> Path:  # fmt: skip
+    """Write one step, twice, for every `count`-th one of a recording: from each start or end of an event to the next,
+    the shortest time of all steps. So a step takes about as long on a busy machine as on an idle one.
+    """
+    steps = defaultdict[int, list[dict[str, Any]]](list)
+    for event in events:
+        step = bisect_right(starts_us, event["ts"]) - 1
+        if step >= 0 and step % count == own:
+            steps[step].append(event)
+    alike = defaultdict[Any, list[tuple[list[dict[str, Any]], list[int]]]](list)
+    for listed in steps.values():
+        listed.sort(key=lambda event: (event["ts"], -event["dur"]))
+        borders = []  # in ns; what ends does so before something starts, an inner event before the outer one
+        for place, event in enumerate(listed):
+            start_ns = round(1e3 * event["ts"])
+            borders += [
+                (start_ns, 1, place),
+                (start_ns + max(round(1e3 * event["dur"]), 1), 0, -place),
+            ]
+        borders.sort()
+        order = tuple(border[1:] for border in borders)
+        names = tuple(event["name"].partition("#")[0] for event in listed)
+        alike[order, names].append((listed, [time_ns for time_ns, _, _ in borders]))
+    (order, _), found = max(alike.items(), key=lambda one: len(one[1]))
+    waits_ns = np.diff([times_ns for _, times_ns in found], axis=1).min(axis=0)
+    kept = [dict(event) for event in found[0][0]]
+    times_us = np.cumsum([0, *waits_ns]) / 1e3
+    for (is_start, place), time_us in zip(order, times_us.tolist(), strict=True):
+        event = kept[abs(place)]
+        event |= {"ts": time_us} if is_start else {"dur": round(time_us - event["ts"], 3)}
+    again = [_again(event, float(times_us[-1])) for event in kept]
+    path.write_text(json.dumps(document | {"traceEvents": kept + again}))
+    return path
+
+
+def _again(event: dict[str, Any], later_us: float) -> dict[str, Any]:
+    """The same in a further step, under numbers of its own."""
+    arguments = dict(event.get("args", {}))
+    for name in {"External id", "Sequence number"} & arguments.keys():
+        arguments[name] += 1_000_000
+    name, mark, number = event["name"].partition("ProfilerStep#")
+    name += mark + (f"{int(number) + 1}" if mark else number)
+    return event | {"name": name, "ts": event["ts"] + later_us, "args": arguments}
 
 
 def _annotate(module: nn.Module) -> None:

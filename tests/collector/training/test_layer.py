@@ -119,3 +119,21 @@ def test_shards_are_one_layer_together(tp: int, biases: str, parallel_residual: 
     expected = run(Sizes.alone(model, kind=DENSE), Shard())
     for found in of_every_rank(tp, on_rank):
         torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("rotary", [True, False])
+def test_every_kind_of_attention_computes_the_same(rotary: bool) -> None:
+    """Four heads in two groups, causal: only the kernels differ."""
+    outputs = []
+    x = torch.randn(2, 16, 32, generator=torch.Generator().manual_seed(3))
+    for attention in ("flash", "unfused"):
+        model = replace(MODEL, attention=attention, kv_heads=2, rotary=rotary)  # type: ignore[arg-type]
+        layer = Layer(
+            transformer_layer, Sizes.alone(model, micro_batch=2), Shard(), partial(random_weight, 1, ""),
+            Tables(model, Part()),
+        )  # fmt: skip
+        outputs.append(layer(x))
+        outputs[-1].square().mean().backward()
+        assert all(parameter.grad is not None for parameter in layer.parameters())
+    for other in outputs[1:]:
+        torch.testing.assert_close(other, outputs[0], rtol=1e-4, atol=1e-6)

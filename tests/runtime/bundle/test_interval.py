@@ -52,6 +52,7 @@ def test_what_does_not_go_together_is_refused() -> None:
         ({"by": "layout"}, "layouts"),
         ({"size_bounds": (1.0,)}, "size_bounds"),
         ({"by": "size", "size_bounds": (2.0, 2.0), "log_half_widths": (1.0,) * 3}, "size_bounds"),
+        ({"by": "size", "size_bounds": (0.0,), "log_half_widths": (1.0,) * 2}, "size_bounds"),
         ({"by": "size", "size_bounds": (float("inf"),), "log_half_widths": (1.0,) * 2}, "size_bounds"),
         ({"by": "layout", "layouts": ((1, 2), (1, 2)), "log_half_widths": (1.0,) * 3}, "layouts"),
         ({"level": 0.0}, "level"),

@@ -3,7 +3,12 @@
 import pytest
 
 from kernelcast.runtime.hardware.devices import device
-from kernelcast.runtime.hardware.limits import sustained, sustained_flops_per_s, sustained_origin
+from kernelcast.runtime.hardware.limits import (
+    clock_scale,
+    sustained,
+    sustained_flops_per_s,
+    sustained_origin,
+)
 
 
 def test_a_device_of_its_own_and_those_of_its_architecture() -> None:
@@ -45,3 +50,14 @@ def test_products_in_8_bit_have_a_share_of_their_own() -> None:
     assert sustained_origin(h200, "float8_e5m2") is h100
     # No Ampere device computes in 8 bit.
     assert sustained_flops_per_s(device("a100-sxm"), "float8_e4m3fn") is None
+
+
+@pytest.mark.parametrize("name", ["h100-sxm", "a100-sxm", "b200-sxm"])
+def test_rates_follow_a_power_of_the_power_limit(name: str) -> None:
+    of = device(name)
+    half, quarter = (clock_scale(of, share * of.power_w) for share in (0.5, 0.25))
+    assert (clock_scale(of), clock_scale(of, of.power_w)) == (1.0, 1.0)
+    assert 0.4 < half < 1
+    assert quarter == pytest.approx(half**2)
+    rates = [sustained_flops_per_s(of, "bfloat16", share * of.power_w) or 0.0 for share in (1.0, 0.5)]
+    assert rates[1] / rates[0] == pytest.approx(half)

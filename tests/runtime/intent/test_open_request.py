@@ -14,6 +14,7 @@ Ask = Callable[..., OpenRequest]
     ("values", "message"),
     [
         ({"pp": 2, "tp": 2, "dp": 2}, "gpus is 16, expected pp · tp · dp (2 · 2 · 2 = 8)"),
+        ({"pp": 4, "tp": 2, "dp": 4}, "gpus is 16, expected pp · tp · dp (4 · 2 · 4 = 32)"),
         ({"tp": 3}, "gpus is 16, expected a multiple of tp (3)"),
         (
             {"dp": 8, "micro_batch": 3},

@@ -104,6 +104,12 @@ def test_a_model_that_cannot_be_cut_so() -> None:
     unfused = replace(model, sequence_length=8, attention="unfused")
     with pytest.raises(UsageError, match=r"^cp is 2, expected 1 with attention 'unfused' of model odd: seq"):
         Parallelism(**LAYOUT, cp=2).check(unfused)
+    few, two = replace(model, sequence_length=8, kv_heads=2), LAYOUT | {"tp": 2}
+    Parallelism(**two, context_exchange="all_to_all").check(few)
+    with pytest.raises(
+        UsageError, match=r"^cp · tp is 4, expected a divisor of kv_heads \(2\) of model odd$"
+    ):
+        Parallelism(**two, cp=2, context_exchange="all_to_all").check(few)
     with pytest.raises(UsageError, match=r"^layer_counts add up to 5, expected 4, the layers of model odd$"):
         Parallelism(**LAYOUT, layer_counts=(1, 2, 1, 1)).check(model)
 

@@ -160,6 +160,12 @@ def test_changes(tmp_path: Path, name: str, change: Values, message: str | None)
     assert "\n" not in str(caught.value)
 
 
+def test_a_part_of_a_head_is_rotated_one_entry_at_least(tmp_path: Path) -> None:
+    for part, rotated in ((1, 0), (0.5, 64), (0.007, 1), (0.016, 2)):
+        path = written(tmp_path, BUILT_IN["glm-4.5"] | {"partial_rotary_factor": part})
+        assert load_model(path).rotary_size == rotated
+
+
 def test_patterns_of_layers_one_by_one(tmp_path: Path) -> None:
     names = {"M": "mamba", "*": "attention", "E": "moe", "-": "mlp"}
     nano = BUILT_IN["nemotron-3-nano"]
