@@ -47,7 +47,7 @@ class HeldOutPart:
 def held_out_parts(
     table: Table, fit: Callable[[npt.NDArray[np.int64]], Regressor]
 ) -> tuple[HeldOutPart, ...]:
-    """Predict parts of a table by fits without them; `fit` takes the numbers of rows."""
+    """Hold out parts of a table and predict them by fits to the rest; `fit` takes row indices."""
     found = []
     for kind, tested in _parts(table):
         fitted = np.flatnonzero(~tested)

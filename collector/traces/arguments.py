@@ -104,7 +104,7 @@ def arguments_of(event: Event) -> Arguments:
 
 @lru_cache(maxsize=1 << 14)
 def decoded(raw_arguments: bytes) -> Arguments:
-    """Arguments of their text; empty where they cannot be read."""
+    """Decode an event's arguments; empty where they cannot be read."""
     try:
         return _DECODER.decode(raw_arguments)
     except _UNREADABLE:

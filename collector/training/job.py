@@ -125,7 +125,7 @@ def _require_layout(model: ModelConfig, layout: Parallelism) -> None:
         _require(layout, name, *trained)
     if layout.cp > 1:
         _require(layout, "context_exchange", "all_to_all", where=f" (cp {layout.cp})")
-    if model.experts:  # data parallelism around them: each of their devices then has tokens of its own
+    if model.experts:  # only with data parallelism, where each device of the experts has its own tokens
         for name in ("cp", "expert_tp"):
             _require(layout, name, 1, where=f" with the experts of model {model.name}")
         if layout.ep > 1:

@@ -22,8 +22,8 @@ def onnx_runtime() -> Any:
     """The module `onnxruntime`; importing it takes a tenth of a second.
 
     Since version 1.29 it sends telemetry from Linux too, and leaves an identifier in the user's home
-    (microsoft/onnxruntime pull request 27379). It is told not to before it is imported, which is when it decides; a
-    user who sets the variable decides.
+    (microsoft/onnxruntime pull request 27379). The variable turns that off; it is read at
+    import, so it is set before, unless the user has set it.
     """
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     from kernelcast.runtime.terminations import interrupts_held

@@ -293,7 +293,7 @@ class Pricing:
                 keys: list[PieceKey] = [(kind.name, *own) for own in values]
                 for row, key in enumerate(keys):
                     if key not in self._known and key not in wanted:
-                        # The requests of one layout are all about it.
+                        # With one layout, all pieces share one decomposition.
                         agreeing = (columns, values[row]) if len(layouts) > 1 else tuple(layouts.table[0])
                         if agreeing not in taken_apart:
                             taken_apart[agreeing] = self.take_apart(distinct, row)

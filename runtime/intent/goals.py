@@ -65,10 +65,10 @@ class Wish:
         return {"tokens": tokens, "useful": useful, "sample_tokens": own}
 
     def steps(self, samples_per_update: int, sample_length: int) -> int | None:
-        """Whole updates, padding counted; None where it is not given how much is trained on. Errors as `data`."""
+        """Whole updates, padding counted; None without an amount of data. Errors as `data`."""
         if (data := self.data(sample_length)) is None:
             return None
-        # The quotient of two products: an update is not begun for their rounding.
+        # Rounding errors of the quotient must not add an update.
         tokens: float = data["tokens"] / data["useful"]
         return ceil(tokens / (samples_per_update * sample_length) * (1 - 1e-12))
 

@@ -72,7 +72,7 @@ def largest_global_batch(request: OpenRequest, *, micro_batches: int, micro_batc
 
 
 def largest_sequence_length(request: OpenRequest) -> Largest:
-    """The largest sequence length: a power of two, and as many eighths of it more as fit. UsageError where the memory
+    """The largest sequence length that fits: a power of two plus a multiple of its eighth. UsageError where the memory
     of the devices is not known; DataError where nothing fits.
     """
     _require_memory(request)
@@ -93,9 +93,9 @@ def largest_sequence_length(request: OpenRequest) -> Largest:
         require_answer(request.estimator, (of(1) or request).question, fitting.failed)
     step = max(1, (1 << power) // _EIGHTHS)
     length = step * _last(lambda number: fits(step * number), (1 << power) // step)
-    there = of(length)
-    assert there is not None
-    return Largest(field="sequence_length", value=length, step=step, request=there)
+    fitted = of(length)
+    assert fitted is not None
+    return Largest(field="sequence_length", value=length, step=step, request=fitted)
 
 
 class _Fitting:

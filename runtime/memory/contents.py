@@ -154,7 +154,7 @@ class LossContents(NamedTuple):
 
     @classmethod
     def of(cls, s: Sizes, only: str = "") -> Self:
-        """Folds over the ops of the last end; layers of further predictions are counted with the others."""
+        """Folds over the ops after the last layer; layers of multi-token prediction are counted as layers."""
         ops = loss(s)
         has_logits, has_loss = (int(only in ("", name)) for name in (LOGITS, CROSS_ENTROPY))
         by_name = {one.name: one for one in ops}
