@@ -289,7 +289,7 @@ class _Graph:
         return found
 
     def saved_ns(self, chosen: Sequence[int], count: int) -> list[float]:
-        """How much earlier the step ends if one of the chosen parts, of `count`, takes half as long."""
+        """Time saved by halving each of the chosen parts alone, out of `count` parts."""
         events = self._events
         own = np.flatnonzero(events.is_own)
         if not len(own):

@@ -218,7 +218,7 @@ def substitute_warning(source: Source) -> AnswerWarning:
 
 
 def optimizer_warning(layout: Parallelism) -> AnswerWarning | None:
-    """Another optimizer than the measured one was answered by it, by the bytes that both move; None of that one."""
+    """The optimizer's time was scaled from the measured optimizer by bytes moved; None for the measured one."""
     kind, states = layout.optimizer, layout.optimizer_states
     if (kind, states) == MEASURED:
         return None

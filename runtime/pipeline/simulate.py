@@ -330,7 +330,9 @@ def closed_forms(
         pipeline_us = pipeline_us + overlap.first_us.sum(axis=1) + overlap.last_us.sum(axis=1)
         pass_us, bucket_us = backward_us[:, :1], all_reduce_us[:, :1] / overlap.buckets[:, :1]
         room_us = np.maximum(pass_us - overlap.link_us[:, :1], 0)
-        overlapped_us = np.minimum(all_reduce_us[:, :1] - bucket_us, room_us - room_us / overlap.buckets[:, :1])
+        overlapped_us = np.minimum(
+            all_reduce_us[:, :1] - bucket_us, room_us - room_us / overlap.buckets[:, :1]
+        )
         all_reduce_us = all_reduce_us[:, :1] - overlapped_us
     return StepTimes(
         step_us=pipeline_us + all_reduce_us[:, 0] + update_us.max(axis=1), pipeline_us=pipeline_us

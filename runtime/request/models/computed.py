@@ -157,7 +157,7 @@ def unrotated_interval(interval: int) -> Reader:
 
 
 def _every(found: list[int], layers: int, what: str) -> int:
-    """The n of every n-th layer, 0 without any."""
+    """The n of "every n-th layer"; 0 for no such layers."""
     every = found[0] + 1 if found else 0
     if found and found != list(range(every - 1, layers, every)):
         raise UsageError(f"layers {shown(found[:8])} of {layers} {what}, expected every n-th")
