@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from itertools import count
-from operator import itemgetter
+from operator import attrgetter
 from typing import Any, NamedTuple, Required, Self, TypedDict, Unpack
 
 from kernelcast.runtime.errors import UsageError
@@ -182,7 +182,8 @@ class Sample(SampleFields):
             raise UsageError(
                 f"{self.operator}: {found} repetitions, repetition_count {self.repetition_count}"
             )
-        if len({index for index, *_ in repetition_rows(self.repetitions)}) != len(self.repetitions):
+        is_numbered = isinstance(self.repetitions, Repetitions)
+        if not is_numbered and len({one.index for one in self.repetitions}) != len(self.repetitions):
             raise UsageError(f"{self.operator}: two repetitions have the same index")
         names = [flag for flag, _ in self.flags]
         if len(set(names)) != len(names) or "" in names:
@@ -194,7 +195,10 @@ class Sample(SampleFields):
 
         UsageError for an unknown operator, direction or dtype, a vector of another length, or no repetition.
         """
-        durations_us = [time_us for _, time_us, *_ in sorted(repetition_rows(repetitions), key=itemgetter(0))]
+        if isinstance(repetitions, Repetitions):
+            durations_us: Sequence[float] = repetitions.time_us
+        else:
+            durations_us = [one.time_us for one in sorted(repetitions, key=attrgetter("index"))]
         flops, moved_bytes = _cost(details)
         return cls(
             time_us=middle_five_mean_us(durations_us),
