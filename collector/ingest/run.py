@@ -22,8 +22,9 @@ from kernelcast.collector.ingest.machine import (
 )
 from kernelcast.collector.ingest.matching import CollectiveCall, RankCalls, matched
 from kernelcast.collector.ingest.occurrences import UnrecognisedGroup
+from kernelcast.collector.ingest.repeated_steps import with_repeated_steps
 from kernelcast.collector.ingest.samples import sample_of
-from kernelcast.collector.ingest.scopes import marks_of
+from kernelcast.collector.ingest.scopes import marks_of, steps_of
 from kernelcast.collector.ingest.stream_waits import recorded_waits, stream_waits
 from kernelcast.collector.ingest.timeline import TraceEvents
 from kernelcast.collector.traces.arguments import whole
@@ -207,6 +208,8 @@ def _read(task: _Task) -> _File:
     trace = read_trace(path, max_bytes=task.max_bytes, is_partial=task.is_partial)
     if not len(trace.events):
         raise DataError(f"{path}: holds no event with a duration, expected a trace of a run")
+    if not len(steps_of(trace)):
+        trace = with_repeated_steps(trace)
     gpus_per_node = task.gpus_per_node or gpus_per_node_of(trace)
     backend, rank = trace.distributed.get("backend"), whole(trace.distributed.get("rank"))
     tree, compute = CallTree(trace), compute_of(trace)

@@ -18,7 +18,7 @@ from kernelcast.collector.traces.events import (
 from kernelcast.collector.traces.kineto import Trace
 
 _STEP = re.compile(
-    r"(?:ProfilerStep#\d+|(?:train(?:ing)?[ _])?(?:step|iteration|iter)[ _#:]*\d+)(?: \(cut\))?",
+    r"(?:ProfilerStep#\d+|(?:train(?:ing)?[ _])?(?:step|iteration|iter)[ _#:]*\d+|repetition \d+)(?: \(cut\))?",
     re.IGNORECASE,
 )
 _NUMBER = re.compile(r"\d+")

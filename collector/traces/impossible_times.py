@@ -1,8 +1,9 @@
 """Which events have times that others of the same trace rule out.
 
-The profiler numbers launches and steps in order. A kernel starts after its launch; kernels of a stream run in order of
-launch, one after another, and end before a later wait for the device does. What many events of a trace do is its own
-way, such as a device's clock that runs ahead, or a stream that stands for several: only what few do is impossible.
+The profiler numbers launches, steps, and the calls of a thread in order. A kernel starts after its launch; kernels of
+a stream run in order of launch, one after another, and end before a later wait for the device does. What many events
+of a trace do is its own way, such as a device's clock that runs ahead, or a stream that stands for several: only what
+few do is impossible.
 """
 
 from bisect import bisect_right
@@ -51,17 +52,19 @@ class _Times:
         self._start_us, self._place = events.start_us[order], events.place[order]
         self._end_us = self._start_us + events.duration_us[order]
         self._ids = events.correlation[order]
-        self._find_launches()
+        self._find_unordered(self._rows(*LAUNCH_CATEGORIES), self._ids)
+        calls, numbers = self._rows(HOST_OPERATOR_CATEGORY), events.external_id[order]
+        for place in np.unique(self._place[calls]).tolist():
+            self._find_unordered(calls[self._place[calls] == place], numbers)
         self._find_steps()
         self._find_device_events()
 
     def _rows(self, *categories: str) -> _Rows:
         return np.flatnonzero(self._events.are(*categories)[self._order] & ~self.found)
 
-    def _find_launches(self) -> None:
-        rows = self._rows(*LAUNCH_CATEGORIES)
-        rows = rows[self._ids[rows] != NO_ID]
-        rows = rows[np.argsort(self._ids[rows], kind="stable")]
+    def _find_unordered(self, rows: _Rows, numbers: Integers) -> None:
+        rows = rows[numbers[rows] != NO_ID]
+        rows = rows[np.argsort(numbers[rows], kind="stable")]
         self.found[rows] = _out_of_order(self._start_us[rows])
 
     def _find_steps(self) -> None:
