@@ -1,4 +1,4 @@
-"""Costs of calls by their shapes: sizes at the edge of what a shape may have."""
+"""Costs of calls by the shapes of their inputs: the smallest and the largest sizes."""
 
 import pytest
 
