@@ -44,7 +44,7 @@ budget_option = option.time(
 )
 target_option = option.text(
     "--target",
-    "The same, until every operator's estimated error is below this, such as 5%; alone or with --budget.",
+    "Measure in that order until the estimated error of every operator is below this, such as 5%.",
     metavar="ERROR",
     callback=lambda context, parameter, value: None if value is None else share(value),
 )

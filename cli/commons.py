@@ -105,7 +105,7 @@ def _files(files: Sequence[PublishedFile]) -> str:
 )
 @option.flag("--other-hosts", "Follow redirects to other hosts.")
 def add(address: str, name: str, signer: str, allowed_signers: Path | None, other_hosts: bool) -> None:
-    """Add a source, and fetch its index, which needs no signature without --signer or --allowed-signers.
+    """Add a source, and fetch its index. With --signer or --allowed-signers, the index must be signed.
 
     \b
     kernelcast commons add https://site-a.example/commons --signer site-a
@@ -223,8 +223,8 @@ def remove(name: str) -> None:
 @_sources_option
 @option.max_size
 def pull_(words: tuple[str, ...], into: Path, names: tuple[str, ...], max_size_bytes: int) -> None:
-    """Merge published rows that a database lacks: all rows, or parts that have every WORD in hardware,
-    software, operator or type.
+    """Merge published rows that a database lacks: all, or only parts that match every WORD by hardware,
+    software, operator or dtype.
 
     Only missing parts are fetched, and an interrupted pull continues. All parts of a source are merged, or none.
 

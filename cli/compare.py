@@ -111,8 +111,10 @@ def compare(
     """
     measured = (traces or None, log_path, step_s, tokens_per_s_per_gpu, mfu_percent)
     if (given := sum(one is not None for one in measured)) != 1:
-        found = f"{given} of them are" if given else "none is"
-        raise UsageError(f"{found} given, expected traces, --log, --step-time, --tokens-per-second or --mfu")
+        found = f"{given} measurements are" if given else "no measurement is"
+        raise UsageError(
+            f"{found} given, expected one: traces, --log, --step-time, --tokens-per-second or --mfu"
+        )
     mfu = None if mfu_percent is None else _MFU.parse("--mfu", mfu_percent.rstrip("% ")) / 100
     stated = {"step_s": step_s, "tokens_per_s_per_gpu": tokens_per_s_per_gpu, "mfu": mfu}
     if runs_path is not None:

@@ -152,8 +152,8 @@ def merge(
 ) -> None:
     """Merge databases into one: the union of their rows. Order does not matter, and repeating a merge changes nothing.
 
-    Everything is merged, or nothing if a row does not match its id or the merge is interrupted. Every added row knows
-    its merge, which db revert takes back.
+    Everything is merged, or nothing if a row does not match its id or the merge is interrupted. Every added row records
+    its merge, and db revert can undo it.
 
     \b
     kernelcast db merge site-a.db site-b.db --into all.db
@@ -174,13 +174,13 @@ def merge(
     say(f"{into}: content digest {merged.content_digest}")
 
 
-@db.command(short_help="Take a merge back.")
+@db.command(short_help="Undo a merge.")
 @option.database_argument
 @click.argument("merge_id", metavar="MERGE")
 def revert(database_path: Path, merge_id: str) -> None:
-    """Take a merge back, by the start of its id (see db info): rows that only this merge brought are removed.
+    """Undo a merge, by the start of its id (see db info): rows that only this merge added are removed.
 
-    What was measured, predicted or merged since stays, with the rows that it refers to. Bundles that were trained on
+    Rows measured, predicted or merged later stay, with all rows that they refer to. Bundles that were trained on
     removed rows are listed.
 
     \b
@@ -209,7 +209,7 @@ def show_reverted(database_path: Path, reverted: Reverted) -> None:
 def diff(a: Path, b: Path, max_size_bytes: int) -> Shown:
     """Show rows of only one database, new fingerprints with the fields that differ, and stale samples.
 
-    Samples are stale if both databases have their hardware, and they were measured with other than the newest software.
+    On hardware in both databases, samples are stale unless measured with the newest software.
 
     \b
     kernelcast db diff before-upgrade.db after-upgrade.db

@@ -179,9 +179,9 @@ STEPS_FORMAT = "kernelcast.imported-steps/1"
 @option.text("--reference", "Publication: an address or a citation.", default="")
 @option.json
 def mlperf(paths: tuple[Path, ...], database_path: Path, **asked: Any) -> Shown:
-    """Import times of single steps from MLPerf Training logs (train_step_time), also gzipped.
+    """Import times of single steps from MLPerf Training logs (train_step_time), plain or gzipped.
 
-    `plan --db` takes the scatter of steps from them.
+    `plan --db` takes the spread of step times from them.
 
     \b
     kernelcast import mlperf result_0.txt --db site.db --gpus 512 --device-name 'NVIDIA B200'

@@ -219,7 +219,7 @@ again = choice(
 processes = text(
     "--procs-per-node",
     "processes",
-    "Number of processes that run an operator at once on this node; one is measured. Several numbers in turn.",
+    "Processes that run an operator concurrently on this node; one is timed. Several numbers are measured in turn.",
     default="1",
     metavar="N[,N...]",
     callback=lambda context, parameter, value: whole_numbers(
@@ -244,8 +244,8 @@ def measured(command: F) -> F:
 
 prior = text(
     "--prior",
-    "Another device, by name (kernelcast hardware) or as a bundle (.kcast), whose regressors the points measured "
-    "here correct.",
+    "Start from the regressors of another device, by name (kernelcast hardware) or as a bundle (.kcast); points "
+    "measured here correct them.",
     metavar="NAME|FILE",
     shell_complete=completion.hardware_or_bundle,
 )

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     ("commons",),
     "--from",
     "origin",
-    "Take --hardware, and by name --fabric and --stack, from the sources of kernelcast commons.",
+    "Look up the names given to --hardware, --fabric and --stack in the sources of kernelcast commons.",
 )
 @option.model_or_layout
 @field_options(*REQUEST.values())
@@ -84,7 +84,9 @@ if TYPE_CHECKING:
 @option.text("--trace", "Write the simulated step as a Chrome trace (ui.perfetto.dev).", metavar="FILE")
 @option.text("--html", "Write a page: timeline, shares, memory, operators.", metavar="FILE")
 @option.text(
-    "--software", "Software of the job; warns about names that no measurement includes.", metavar="NAMES"
+    "--software",
+    "Software that the job uses; warns about software that the measurements did not use.",
+    metavar="NAMES",
 )
 @option.flag("--suggest", "suggests", "List single changes that are faster and fit into memory.")
 @as_option
@@ -294,7 +296,7 @@ class _Asked:
         if file is not None:
             if wish.days is not None or wish.largest is not None:
                 raise UsageError(
-                    "--layout is given with --days or --largest, expected not: it leaves nothing open"
+                    "--layout is given with --days or --largest, expected only one: --layout leaves nothing to search"
                 )
             # The file gives the whole layout: devices complete it, and nothing is searched.
             given, sources = read_fields(file, model.model, given, wish.gpus)

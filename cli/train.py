@@ -49,7 +49,7 @@ jobs_option = option.text(
 @option.flag("--traces", "Also train on samples ingested from traces of real runs.")
 @option.text(
     "--only-origin",
-    "Train on the samples of one merge, by the start of its id (db info), or, with own, on all other samples.",
+    "Train only on samples of this merge, by the start of its id (db info); own: samples that no merge added.",
     default="",
     metavar="MERGE",
 )

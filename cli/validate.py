@@ -17,7 +17,7 @@ VERBS: Mapping[str, Verb] = {
                   "Predict a device's operators from a few of its points and another device."),
     "steps": Verb("validate_steps", "steps", "all", "Score predictions against training steps measured by others."),
     "add": Verb("validate_steps", "add", "all", "Add your own measured steps to those that are scored."),
-    "errors": Verb("validate_steps", "errors", "all", "Show errors of sums of operators in measured steps."),
+    "errors": Verb("validate_steps", "errors", "all", "Show measured / predicted ratios of the steps that ship."),
     "plans": Verb("validate_plans", "plans", "", "Compare plans with published runs: goodput and GPU-hours."),
     "run": Verb("validate_run", "run", "collector", "Train on this machine and compare with predictions."),
 }

@@ -18,11 +18,11 @@ from kernelcast.validate.memory import MemoryValidation, covered, spreads_toml, 
 @option.file("--output", "-o", "Write the spread of the errors (TOML).")
 @option.json
 def memory(directory: Path, each: bool, output: Path | None) -> Shown:
-    """Ask measured steps for their memory, and compare with what was logged.
+    """Predict the memory of measured steps, and compare it with the logged memory.
 
     DIR holds memory/ (Megatron-LM's functional tests, asked by their own arguments; torchtitan's benchmarks) and
-    mlperf/; SimuMax's steps ship. Nothing is fitted to them. Cases whose settings cannot be asked are counted by
-    reason. --output runtime/shipped/memory_errors.toml replaces the table that probabilities to fit come from.
+    mlperf/; SimuMax's steps ship. Nothing is fitted to them. Cases with unsupported settings are counted by
+    reason. --output runtime/shipped/memory_errors.toml replaces the errors that fit probabilities are computed from.
 
     \b
     kernelcast validate memory data

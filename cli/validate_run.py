@@ -41,7 +41,9 @@ _LEAST_SHARE = 0.0005  # of a step, for a row of its own among the operators
 @option.count(
     "--max-processes", "Refuse layouts with more processes.  [default: cores / threads, or CUDA devices]"
 )
-@option.time("--timeout", "timeout_s", "Abort after this time without a finished turn.", default_s=300)
+@option.time(
+    "--timeout", "timeout_s", "Abort if no configuration finishes a repetition for this time.", default_s=300
+)
 @option.no_calibration
 @option.flag("--again", "Train configurations again that the database already holds.")
 @option.flag("--by-operator", "with_operators", "Show each operator's time in the step.")

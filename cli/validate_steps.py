@@ -57,7 +57,7 @@ def steps(
 
     RUNS are files of measured steps (TOML, docs/validation.md); by default, those that ship and those added with
     validate add. Steps are predicted on the hardware and fabric that their file names, unless others are given. Nothing
-    is fitted to the steps; if the --stack was, the output notes it. Intervals exclude errors of the same source. Exit
+    is fitted to the steps; a note appears if the --stack was. Intervals do not use errors of the same source. Exit
     status 1 if no step can be predicted.
 
     \b
@@ -253,7 +253,7 @@ ERRORS_FORMAT = "kernelcast.step-errors/1"
 _LEVELS = (0.05, 0.5, 0.95)
 
 
-@click.command(short_help="Show errors of sums of operators in measured steps.")
+@click.command(short_help="Show measured / predicted ratios of the steps that ship.")
 @option.file("--output", "-o", "Write the table (JSON).")
 @option.json
 def errors(output: Path | None) -> Shown:

@@ -142,9 +142,8 @@ def _check_k8s(k8s: bool) -> None:
     for parameter in context.command.params:
         source = context.get_parameter_source(parameter.name or "")
         if parameter.name in meaningless and source is ParameterSource.COMMANDLINE:
-            raise UsageError(
-                f"{parameter.opts[0]} is given {'with' if k8s else 'without'} --k8s, expected not"
-            )
+            found = "with --k8s, expected only one" if k8s else "without --k8s, expected both"
+            raise UsageError(f"{parameter.opts[0]} is given {found}")
 
 
 def _job(job: str | None, fields: dict[str, str], untrusted: bool) -> Job:

@@ -234,7 +234,7 @@ class Plan:
         if low and high / low > 4:
             lines.append(
                 f"failure rates of sites differ: {low:.2g} to {high:.2g} per 1,000 node-days (90 %), "
-                "own counts narrow that (kernelcast plan fit-failures)"
+                "your own job logs narrow the range (kernelcast plan fit-failures)"
             )
         if self.estimate.memory.fits is False:
             lines.append("the layout does not fit into memory")

@@ -294,7 +294,7 @@ def _shortage(
         return max(0.0, short), wait_s, None
     layout = estimate.parallelism
     if layout.dp < 2:
-        raise UsageError("elastic is given with dp 1, expected a second replica that trains on")
+        raise UsageError("elastic is given with dp 1, expected dp 2 or more: another replica must continue")
     try:
         asked = values_of(estimate, "model", "cluster", "bucket_entries", "timeline")
         fewer = replace(layout, dp=layout.dp - 1)

@@ -35,7 +35,7 @@ def check_target(path: Path, option: str) -> None:
     folder = target.parent
     named = one_line(str(folder if path.is_symlink() else path.parent))
     if not folder.is_dir():
-        raise UsageError(f"{option} {shown}: there is no folder {named}")
+        raise UsageError(f"{option} {shown}: no such folder {named}")
     if not os.access(folder, os.W_OK | os.X_OK):
         raise UsageError(f"{option} {shown}: no permission to write in folder {named}")
 

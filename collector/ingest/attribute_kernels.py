@@ -241,7 +241,7 @@ class _Operators:
         )
         own = np.where(is_own, calls, -1)
         lost = np.where(is_backward & (forward < 0), tree.calls.kind[nodes[number]], -1)
-        first, alike = distinct(calls < 0, is_backward, forward < 0, lost, kind, arguments, role, own)
+        first, alike = distinct(calls < 0, is_backward, lost, kind, arguments, role, own)
         listed = [self._place(*(int(column[row]) for column in (calls, nodes[number], forward, outermost)))
                   for row in first.tolist()]  # fmt: skip
         numbers = np.array([places.number(*one) for one in listed], dtype=np.intp)

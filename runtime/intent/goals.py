@@ -89,8 +89,8 @@ class Wish:
             raise UsageError("rank_by is given with one hardware, expected several, such as a100-sxm,gh200")
         for name in self.prices:
             if name and name not in hardware:
-                known = ", ".join(hardware) or "none, as no hardware is given by name"
-                raise UsageError(f"price names hardware {shown(name)}, expected one of {known}")
+                expected = f"one of {', '.join(hardware)}" if hardware else "a price without a name"
+                raise UsageError(f"price names hardware {shown(name)}, expected {expected}")
         self._check_data()
         if self.prices and not self.has_data:
             raise UsageError("price is given without tokens, expected both")

@@ -212,7 +212,7 @@ class LayoutFields:
         "Megatron-core's with TransformerEngine (megatron) or without (megatron_local).", "torch",
         of_stack=True)
     exposed_share: float = stated(number(0, 1, "a number from 0 to 1"),
-        "Exposed (not hidden) fraction of overlapped collectives; at least half within a layer.", 0.25,
+        "Exposed (not hidden) fraction of overlapped collectives; at least 0.5 within a layer.", 0.25,
         of_stack=True)
     gradient_collective: GradientCollective = stated(choice(get_args(GradientCollective)),
         "Gradient reduction of ZeRO 1: the paper's all-reduce, or Megatron-LM's reduce-scatter.",
@@ -330,7 +330,7 @@ OPTIONS = table(
         "Network: a name, a description (.toml) or a bundle of collectives (.kcast).",
         otherwise="the bundle's"),
     Field("stack", text("a shipped stack's name, or the path of a .toml file", one_line=True),
-        "Software stack: corrections to sums of operators, fitted to measured steps (kernelcast stack list).",
+        "Software stack: correction factors fitted to measured steps (kernelcast stack list).",
         otherwise="the framework's, else no correction"),
     Field("framework", choice(get_args(FrameworkName)),
         "Training framework: sets its defaults and its stack, and allows only layouts that it runs.",
@@ -368,7 +368,7 @@ DATA = table(
     TOKENS,
     Field("samples", counted(1, 10**15), "Samples of a fine-tuning data set, instead of --tokens."),
     Field("epochs", number(0, 1e6, "a number above 0 and at most 1e6", above=True),
-        "Times that training goes through --samples.", otherwise="1"),
+        "Passes over the data set (--samples).", otherwise="1"),
     Field("sample_tokens", number(1, MAX_SIZE, f"a number from 1 to {MAX_SIZE}"),
         "Mean tokens of a sample without padding.", otherwise="one sample fills a sequence"),
     Field("packing_efficiency", number(0, 1, "a number above 0 and at most 1", above=True),

@@ -176,7 +176,7 @@ def _check_space(parts: Sequence[Part], source: Source, into: Path, max_size_byt
     if unpacked > max_size_bytes:
         raise DataError(
             f"the parts have {shown_size(unpacked)}, the limit is {shown_size(max_size_bytes)}; nothing was merged"
-            " (--max-size raises it, words choose parts)"
+            " (raise --max-size, or select parts with WORD)"
         )
     needed: dict[Path, int] = {source.cache: packed + unpacked, into.absolute().parent: unpacked}
     by_device: dict[int, tuple[Path, int]] = {}

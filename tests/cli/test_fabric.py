@@ -77,7 +77,7 @@ def test_show() -> None:
             UsageError,
             "device 'nothing' is",
         ),
-        (f"{NEW} -o none/x.toml", UsageError, "there is no folder none"),
+        (f"{NEW} -o none/x.toml", UsageError, "no such folder none"),
     ],
 )
 def test_what_is_refused_is_one_line(command: str, kind: type[Exception], expected: str) -> None:

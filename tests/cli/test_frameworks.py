@@ -109,8 +109,8 @@ def test_options_win_and_the_rest_is_named(asked: Callable[..., Result]) -> None
     result = asked("--layout", "-", "--gpus", "4", "--zero", "3", "--json", input=flags)
     assert parallelism(result).items() >= {"tp": 2, "dp": 2, "zero": 3, "global_batch": 8}.items()
     assert result.stderr.splitlines() == [
-        "warning: standard input: neither --bf16 nor --fp16: Megatron-LM trains in float32, predicted is the "
-        "bundle's dtype; --hidden-size says hidden_size 16, model tiny has 8, which is used",
+        "warning: standard input: neither --bf16 nor --fp16: Megatron-LM trains in float32, but the prediction "
+        "uses the bundle's dtype; --hidden-size says hidden_size 16, model tiny has 8, which is used",
         "standard input: not read (1): --lr (line 1)",
     ]
 

@@ -54,7 +54,7 @@ def test_both_files(ask: Callable[..., Result], tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (("--trace", "{}/none/step.json"), "--trace {}/none/step.json: there is no folder {}/none"),
+        (("--trace", "{}/none/step.json"), "--trace {}/none/step.json: no such folder {}/none"),
         (("--html", "{}"), "--html {}: is a folder, expected a file"),
     ],
 )

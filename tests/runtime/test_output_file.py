@@ -169,7 +169,7 @@ def test_other_things_are_refused_by_name(tmp_path: Path) -> None:
             check(tmp_path, "--html")
     with pytest.raises(DataError, match=r"^bundle x: is a folder, expected a file$"):
         write_bytes(tmp_path, b"", "bundle x")
-    with pytest.raises(UsageError, match="there is no folder"):
+    with pytest.raises(UsageError, match="no such folder"):
         check_target(tmp_path / "none" / "a", "--html")
     with pytest.raises(DataError, match=r"^x: cannot be written \("):
         write_bytes(tmp_path / "a\0b", b"", "x")

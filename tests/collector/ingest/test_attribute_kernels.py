@@ -226,3 +226,10 @@ def test_facts_of_a_whole_trace(step: Any, make_trace: TraceMaker) -> None:
     assert around.roles.by_width == {
         (d, 3 * d): "qkv", (d, d): "attention_output", (d, 4 * d): "mlp_up", (4 * d, d): "mlp_down", (d, 50): "logits"
     }  # fmt: skip
+
+
+def test_calls_alone_of_a_job_on_gpus_are_no_work(step: Any, make_trace: TraceMaker) -> None:
+    found = extract(make_trace([one for one in step.events if one["cat"] == "cpu_op"]), gpus_per_node=8)
+    assert (found.points, found.left) == ({}, {})
+    assert (found.count, found.total_us, found.attributed_count, found.attributed_us) == (0, 0, 0, 0)
+    assert (found.recognised_count, found.recognised_us) == (0, 0)

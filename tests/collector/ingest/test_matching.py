@@ -117,3 +117,20 @@ def test_calls_without_numbers_are_paired(others: Hashable, second: list[int], p
     _, (ones, twos), _ = matched(ranks)
     place_of = {number: place for place, number in twos.items()}
     assert {place: place_of[number] for place, number in ones.items()} == pairs
+
+
+@pytest.mark.parametrize(("apart_ns", "is_one"), [(6_000_000, True), (10_500_000, False)])
+def test_ends_without_numbers_differ_by_no_more_than_the_clocks_leave_open(
+    apart_ns: int, is_one: bool
+) -> None:
+    """Ends with numbers tell the clock of b to 5.93 ms; others last one, and one is slack."""
+    ranks = []
+    for host, away_ns in (("a", 0), ("b", 2_000_000)):
+        ends_ns = [number * 10**9 + (away_ns if number % 2 else -away_ns) for number in range(8)]
+        own = calls_of(host, ends_ns)
+        end_ns = 5 * 10**8 + (apart_ns if host == "b" else 0)
+        more = calls_of(host, [end_ns], group="other").calls[0]._replace(number=None, sequence=99)
+        ranks.append(RankCalls(start_ns=0, host=host, calls=[*own.calls, more]))
+    clocks, numbers, _ = matched(ranks)
+    assert [clock[2] for clock in clocks] == [0, 5_930_400]
+    assert [99 in own for own in numbers] == [is_one, is_one]

@@ -94,6 +94,14 @@ def test_messages_take_from_sending_to_a_receiver_that_waited() -> None:
     # Charged to the sender: the first stage's forward pass, the second's backward pass.
     assert found["Stage_Fwd_Max"] == pytest.approx(1022e-6)
     assert found["Stage_Bwd_Max"] == pytest.approx(2022e-6)
+    # The last stage sends nothing forward, the first one nothing backward.
+    longer = components_s(
+        layout,
+        rank(messages=first, forward=[[1000.0, 0]], backward=[[2100.0, 0]]),
+        rank(messages=second, forward=[[1100.0, 0]], backward=[[2000.0, 0]]),
+    )
+    assert longer["Stage_Fwd_Max"] == pytest.approx(1100e-6)
+    assert longer["Stage_Bwd_Max"] == pytest.approx(2100e-6)
     [sent] = result(layout, *ranks).operator_times()
     assert (sent.operator, sent.direction, sent.known) == ("point_to_point/pipeline", "once", True)
     assert (sent.calls, sent.step_us) == (2 * 3, pytest.approx(6 * 22))

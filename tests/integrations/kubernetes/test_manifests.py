@@ -274,14 +274,14 @@ def test_there_must_be_a_job(k8s: K8s, text: str) -> None:
 )
 def test_options_that_mean_nothing_here(k8s: K8s, options: list[str]) -> None:
     done = k8s(JOB, *options)
-    assert str(done.exception) == f"{options[0]} is given with --k8s, expected not"
+    assert str(done.exception) == f"{options[0]} is given with --k8s, expected only one"
 
 
 @pytest.mark.parametrize("options", [["--overwrite"], ["-o", "x.yaml"]])
 def test_options_that_mean_nothing_elsewhere(folder: Path, options: list[str]) -> None:
     done = CliRunner().invoke(walltime, ["train.sbatch", *options])
     assert isinstance(done.exception, UsageError)
-    assert "is given without --k8s, expected not" in str(done.exception)
+    assert "is given without --k8s, expected both" in str(done.exception)
 
 
 def test_a_manifest_must_be_named(folder: Path) -> None:

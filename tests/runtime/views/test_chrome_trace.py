@@ -167,7 +167,7 @@ def test_a_file_that_cannot_be_written_is_refused(make_bundle: Make, tmp_path: P
     with pytest.raises(UsageError) as refused:
         check_target(nowhere, "--trace")
     shown = str(tmp_path / "no\\nwhere")
-    assert str(refused.value) == f"--trace {shown}/step.json: there is no folder {shown}"
+    assert str(refused.value) == f"--trace {shown}/step.json: no such folder {shown}"
     with pytest.raises(UsageError, match=r"^--html .*: is a folder, expected a file$"):
         check_target(tmp_path, "--html")
     with pytest.raises(DataError, match=r"step.json: cannot be written \(No such file or directory\)$"):
