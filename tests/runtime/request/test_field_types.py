@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernelcast.runtime.request.field_types import counted, with_unit
+from kernelcast.runtime.request.field_types import counted, names, with_unit
 
 
 @pytest.mark.parametrize(
@@ -34,3 +34,10 @@ def test_what_is_shown_is_read(number: int, unit: str) -> None:
     count = counted(1, 10**18).read(f"{number}{unit}")
     assert isinstance(count, int)
     assert counted(1, 10**18).read(with_unit(count)) == count
+
+
+def test_names_are_every_choice_of_them_and_one_may_stand_alone() -> None:
+    assert names(("a", "b", "c"), "x").values == (
+        ("a",), ("b",), ("c",), ("a", "b"), ("a", "c"), ("b", "c"), ("a", "b", "c")
+    )  # fmt: skip
+    assert names(("a", "b", "c"), "x", "b").values == (("a",), ("b",), ("c",), ("a", "c"))

@@ -1,13 +1,18 @@
 """The index of a commons: what its fields may hold, which file is none, and what words and devices find."""
 
 import json
+import lzma
+from hashlib import sha256
+from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
 
 from kernelcast.runtime.bundle.file import MAX_BUNDLE_BYTES
 from kernelcast.runtime.errors import DataError
 from kernelcast.store.commons.index import Description, Index, Part, PublishedBundle, read_index
+from kernelcast.store.commons.pull import _unpack
 
 PART = {
     "digest": "a" * 64, "size_bytes": 10, "database_digest": "b" * 64, "database_bytes": 100, "content": "ab",
@@ -102,3 +107,21 @@ def test_bundles_are_found_by_any_name_of_their_device() -> None:
         ("h100-sxm", "c"), ("H100", "c"), ("nvidia h100 80gb hbm3", "c"), ("example", "e"), ("a100-sxm", "")
     ):  # fmt: skip
         assert [one.digest[0] for one in index.bundles_of(device)] == list(found)
+
+
+@pytest.mark.parametrize(("dictionary_mib", "is_read"), [(64, True), (128, False)])
+def test_a_part_may_not_ask_for_much_memory(tmp_path: Path, dictionary_mib: int, is_read: bool) -> None:
+    """The dictionary's size stands in the header of an xz block, before its checksum."""
+    content = b"a database" * 100
+    packed = bytearray(lzma.compress(content, preset=0))
+    size = 4 * (packed[12] + 1)
+    packed[16] = 2 * (dictionary_mib.bit_length() - 1 + 20 - 12)
+    packed[12 + size - 4 : 12 + size] = crc32(packed[12 : 12 + size - 4]).to_bytes(4, "little")
+    (tmp_path / "part.xz").write_bytes(packed)
+    digest = sha256(content).hexdigest()
+    part = Part.from_dict(PART | {"database_digest": digest, "database_bytes": len(content)})
+    if is_read:
+        assert _unpack(part, tmp_path / "part.xz", tmp_path).read_bytes() == content
+        return
+    with pytest.raises(DataError, match=r"is not xz .Memory usage limit exceeded.; nothing was merged"):
+        _unpack(part, tmp_path / "part.xz", tmp_path)
