@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 unexport PYTHONDONTWRITEBYTECODE
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test validate validate-published validate-steps validate-memory validate-fabrics validate-prior validate-run validate-run-modern validate-plans validate-page step-errors step-spread scoreboard lint types imports unit slow attack mutate tools test-slurm test-browser pictures docs site dist bench-store bench-commons bench-train bench-runtime bench-start bench-footprint bench-serve bench-parse bench-traces bench-sampling bench-gloo bench-caches bench-substitutes bench-hardware bench-explore datasets stacks clean
+.PHONY: demo test validate validate-published validate-steps validate-memory validate-fabrics validate-prior validate-run validate-run-modern validate-plans validate-page step-errors step-spread scoreboard lint types imports unit slow verdicts attack mutate tools test-slurm test-browser pictures docs site dist bench-store bench-commons bench-train bench-runtime bench-start bench-footprint bench-serve bench-parse bench-traces bench-sampling bench-gloo bench-caches bench-substitutes bench-hardware bench-explore datasets stacks clean
 
 demo: $(INSTALLED)
 	$(BIN)/kernelcast demo
@@ -45,10 +45,14 @@ tools:
 	done
 
 unit: $(INSTALLED) tools
-	$(BIN)/pytest -m 'not slow and not slurm and not browser' -n 2 --dist worksteal
+	$(BIN)/pytest -m 'not slow and not quiet and not slurm and not browser' -n 2 --dist worksteal
 
 slow: $(INSTALLED) tools
 	$(BIN)/pytest -m slow -n 2 --dist loadfile --no-loadscope-reorder
+
+# What `compare` says of real trainings with a known change: on a machine without other work.
+verdicts: $(INSTALLED)
+	$(BIN)/pytest -m quiet
 
 # Hostile files and clients, loopback only: a quarter of an hour. ATTACK='--write docs/trust.md' keeps the counts.
 attack: $(INSTALLED)

@@ -44,7 +44,7 @@ _MEMORY_BYTES = 6 << 30
 _FOLDER = Path(tempfile.gettempdir()) / f"mutants-{os.getpid()}"
 # hypothesis is imported before pytest starts, once for all.
 _PYTEST = ["-q", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
-_PYTEST += ["-m", "not slow and not slurm and not browser"]
+_PYTEST += ["-m", "not slow and not quiet and not slurm and not browser"]
 
 # Also of every Python that a test starts: code objects by file, and what they ask: whether a mutant is on.
 _PATCH = """
