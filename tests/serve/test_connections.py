@@ -96,6 +96,7 @@ def test_many_who_ask_nothing_keep_nobody_out(
         until(lambda: len(os.listdir(f"/proc/{process.pid}/fd")) < 50)
 
 
+@pytest.mark.slow
 def test_a_dripping_head_ends(make_bundle: Make, folder: Path) -> None:
     where = folder / "s"
     with limited(make_bundle(), where, "Limits(head_s=4)"), connected(where, b"GET /health") as client:
@@ -238,6 +239,7 @@ def test_layouts_have_a_largest_number_of_pieces(server: Server) -> None:
     assert (reply.status, reply.error) == (422, "pp · virtual_stages is 2048, expected at most 1024")
 
 
+@pytest.mark.slow
 def test_who_does_not_read_ends_with_the_server_without_a_traceback(make_bundle: Make, folder: Path) -> None:
     body = json.dumps({**LARGE, "pp": 256}).encode()
     head = f"POST /predict HTTP/1.1\r\nHost: k\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"

@@ -202,6 +202,7 @@ merge_databases([sys.argv[1]], sys.argv[2])
 
 
 @pytest.mark.parametrize("is_there", [True, False])
+@pytest.mark.slow
 def test_a_killed_merge_leaves_the_target_as_it_was(
     database: Database, make_sample: SampleMaker, other: Path, is_there: bool
 ) -> None:

@@ -94,6 +94,7 @@ def test_a_value_that_cannot_be_read_is_one_line(closed: Path) -> None:
         list(found.rows)
 
 
+@pytest.mark.slow
 def test_a_query_that_computes_for_hours_can_be_interrupted(closed: Path) -> None:
     endless = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n"
     code = "from kernelcast.cli.main import main; print('started', flush=True); "

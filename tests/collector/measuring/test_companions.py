@@ -84,6 +84,7 @@ def test_memory_that_a_companion_lacks_is_a_reason(companions: Companions) -> No
 
 
 @needs_two_cores
+@pytest.mark.slow
 def test_a_companion_that_is_killed_is_noticed_and_replaced(companions: Companions) -> None:
     with (
         pytest.raises(CompanionError, match=r"^companion process: ended, signal 9 \(out of memory\?\)$"),

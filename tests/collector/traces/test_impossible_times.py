@@ -90,7 +90,8 @@ def test_one_wild_kernel_or_copy_decides_no_step(tmp_path: Path, change: Documen
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=str)
-@pytest.mark.parametrize("name", [RECORDED[0], pytest.param(RECORDED[1], marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RECORDED)
 @pytest.mark.skipif(not FOLDER.is_dir(), reason="no ../shared/data/traces next to the checkout")
 def test_one_wild_event_decides_no_step_of_a_recorded_trace(
     tmp_path: Path, name: str, change: Document

@@ -66,6 +66,7 @@ def test_rows_of_merges_and_notes_and_traces_do_not_leave(tmp_path: Path) -> Non
     assert not {"run_note", "trace", "timeline", "unrecognised_kernel"} & plain.rows.keys()
 
 
+@pytest.mark.slow
 def test_duckdb_reads_the_parquet_files_over_http_as_the_page_says(
     tmp_path: Path, serving: Serving, public: Path, keys: Path
 ) -> None:

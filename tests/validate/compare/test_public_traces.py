@@ -11,7 +11,10 @@ from kernelcast.validate.compare.compared_step import compare_traces
 
 FOLDER = Path(__file__).resolve().parents[4] / "shared" / "data" / "traces"
 HTA = "holistic-trace-analysis"
-pytestmark = pytest.mark.skipif(not FOLDER.is_dir(), reason="no ../shared/data/traces next to the checkout")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not FOLDER.is_dir(), reason="no ../shared/data/traces next to the checkout"),
+]
 QWEN = {
     "name": "qwen1.5-0.5b", "hidden_size": 1024, "layers": 24, "attention_heads": 16, "mlp_size": 2816,
     "vocabulary_size": 151_936, "norm": "rms_norm", "activation": "swiglu", "tied_embeddings": True,
