@@ -236,7 +236,7 @@ def _show_difference(compared: TraceComparison, notes: Sequence[str], top: int) 
     )
     if compared.causes:
         say(
-            "\ncauses, largest first (the step's time is divided between them, except what all kernels share)"
+            "\ncauses, largest first (the step's time is divided between them, except what most kernels share)"
         )
     for cause in compared.causes:
         say(f"  {cause.line}")

@@ -1,7 +1,7 @@
 """Why one traced run is slower or faster than another: causes with their ms per step, the largest first.
 
 Computing is divided by modules (instances of a class are one) or, where no module is recorded, by operators of the
-host. A factor that all kernels share is a cause of its own; a module is named for what exceeds it.
+host. A factor that most kernels share is a cause of its own; a module is named for what exceeds it.
 """
 
 import math
@@ -59,7 +59,7 @@ GAPS = "gaps between its parts"
 class DifferenceCause:
     """One cause.
 
-    `kind`: device (all kernels by one factor), shapes (of all kernels), more_work (launched more or less often),
+    `kind`: device (most kernels by one factor), shapes (of all kernels), more_work (launched more or less often),
     kernels (others), slow_kernels (the same ones), recomputation, communication, copies, data_loader or host.
     """
 

@@ -48,7 +48,7 @@ _LINKS = """
 class RankFinding:
     """One cause of waiting.
 
-    `kind`: slow_device (all kernels take longer by one factor), slow_kernels, more_work (more launches), copies,
+    `kind`: slow_device (most kernels take longer by one factor), slow_kernels, more_work (more launches), copies,
     data_loader, slow_host, waiting (late for no reason that was recorded) or slow_link, whose `rank` is None.
     """
 
@@ -120,7 +120,7 @@ def _slow_ranks(database: Database, run_id: str, steps: int) -> Iterator[RankFin
 
 
 def _kernels(rows: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
-    """Why a rank computes longer: more launches, all kernels by one factor, or some kernels."""
+    """Why a rank computes longer: more launches, most kernels by one factor, or some kernels."""
     own = {row["name"]: row for row in rows if row["is_own"]}
     others = {row["name"]: row for row in rows if not row["is_own"]}
     more_us = slower_us = 0.0

@@ -77,11 +77,8 @@ def report_tables() -> tuple[Question, ...]:
 
 def named_steps(steps: Rows) -> Rows:
     """Rows of steps to show: why a row is in no step stands in the place of its name."""
-    return [
-        {"step" if name == "outside" else name: value for name, value in row.items() if name != missing}
-        for row in steps
-        for missing in ("outside" if row["step"] else "step",)
-    ]
+    shown = ({**row, "step": row["step"] or row["outside"]} for row in steps)
+    return [{name: value for name, value in row.items() if name != "outside"} for row in shown]
 
 
 def trace_report(database: Database, run_id: str, *, top: int = 15) -> TraceReport:

@@ -15,6 +15,7 @@ from kernelcast.collector.traces.events import (
     Events,
     Floats,
     Texts,
+    last_with,
 )
 from kernelcast.collector.traces.kineto import Trace
 from kernelcast.store.runs import CUT
@@ -46,14 +47,10 @@ def with_repeated_steps(trace: Trace) -> Trace:
 def _launches(events: Events) -> tuple[Floats, NDArray[np.int32]]:
     """When kernels with a recorded launch were launched, µs, ascending, and their kinds."""
     calls, work = (events[events.are(*wanted)] for wanted in (LAUNCH_CATEGORIES, DEVICE_CATEGORIES))
-    calls = calls[calls.correlation != NO_ID]
-    calls = calls[np.argsort(calls.correlation, kind="stable")]
-    place = np.searchsorted(calls.correlation, work.correlation)
-    is_known = place < len(calls)
-    is_known[is_known] = calls.correlation[place[is_known]] == work.correlation[is_known]
-    launch_us = calls.start_us[place[is_known]]
+    launch = last_with(calls.correlation, work.correlation)
+    launch_us = calls.start_us[launch[launch >= 0]]
     order = np.argsort(launch_us, kind="stable")
-    return launch_us[order], work.kind[is_known][order]
+    return launch_us[order], work.kind[launch >= 0][order]
 
 
 def _repeats_after(kinds: NDArray[np.int32]) -> int:

@@ -208,12 +208,12 @@ def _read(task: _Task) -> _File:
     trace = read_trace(path, max_bytes=task.max_bytes, is_partial=task.is_partial)
     if not len(trace.events):
         raise DataError(f"{path}: holds no event with a duration, expected a trace of a run")
+    span_us, event_count = _span_us(trace), len(trace.events)
     if not len(steps_of(trace)):
         trace = with_repeated_steps(trace)
     gpus_per_node = task.gpus_per_node or gpus_per_node_of(trace)
     backend, rank = trace.distributed.get("backend"), whole(trace.distributed.get("rank"))
     tree, compute = CallTree(trace), compute_of(trace)
-    span_us, event_count = _span_us(trace), len(trace.events)
     host, waits = tuple(host_times(trace, tree)), recorded_waits(trace, tree)
     # What is not needed any more is freed: the events of the host, then its calls, then occurrences one kind at a time.
     trace = replace(trace, events=marks_of(trace, *DEVICE_CATEGORIES))

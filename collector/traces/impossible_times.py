@@ -99,9 +99,13 @@ class _Times:
         self.found[launched] = _beyond(launched_us[launched] - start_us[launched], _SLACK_US)
         is_collective = np.array(["ccl" in name.lower() for _, name in self._events.texts.kinds])
         may_wait = is_collective[self._events.kind[self._order]]
-        syncs = launches[self._events.where(lambda _, name: name.endswith(_SYNC))[self._order[launches]]]
-        done_us = np.append(end_us[syncs], np.inf)[np.searchsorted(start_us[syncs], launched_us[launched])]
-        self.found[launched] |= _beyond(end_us[launched] - done_us, _OVERRUN_US)
+        if len({self._events.texts.places[place][0] for place in np.unique(self._place[rows]).tolist()}) == 1:
+            # A host waits for one device; others may run on.
+            syncs = launches[self._events.where(lambda _, name: name.endswith(_SYNC))[self._order[launches]]]
+            done_us = np.append(end_us[syncs], np.inf)[
+                np.searchsorted(start_us[syncs], launched_us[launched])
+            ]
+            self.found[launched] |= _beyond(end_us[launched] - done_us, _OVERRUN_US)
         if len(host := np.concatenate([launches, self._rows(HOST_OPERATOR_CATEGORY, ANNOTATION_CATEGORY)])):
             until_us = np.where(may_wait, start_us, end_us)[rows]
             self.found[rows] |= _beyond(until_us - end_us[host].max(), _AFTER_HOST_US)

@@ -43,11 +43,15 @@ def training(layers: int) -> list[str]:
      (100, ["repetition 1", "repetition 2", "repetition 3 (cut)"])],
 )  # fmt: skip
 def test_steps_are_repetitions_of_all_launches_not_of_layers(
-    make_file: Callable[..., Path], skipped: int, expected: list[str]
+    make_file: Callable[..., Path], tmp_path: Path, skipped: int, expected: list[str]
 ) -> None:
     one = training(24)
     steps, notes = steps_and_notes(make_file("t.json", events=launched((one * 3)[skipped:])))
     assert [name for name, *_ in steps] == expected
+    with opened_traces([tmp_path / "t.json"]) as database:  # what the file holds, without the marks
+        assert database.query("SELECT event_count FROM trace") == [
+            {"event_count": 3 * (3 * len(one) - skipped)}
+        ]
     assert [count for *_, count in steps] == [len(one)] * 2 + [len(one) - skipped]
     repeated = 3 - bool(skipped)
     assert notes == [

@@ -150,3 +150,20 @@ def test_kernels_that_run_in_parallel_on_what_is_called_a_stream_are_usual(tmp_p
         if "attention" in event["name"]:  # of another stream, during the next kernels
             event["dur"] = 3e3
     assert figures(document, tmp_path)[1] == ()
+
+
+@pytest.mark.parametrize("is_other_device", [False, True])
+def test_a_host_waits_for_one_device(tmp_path: Path, is_other_device: bool) -> None:
+    document = made(tmp_path)
+    last = max(events(document, "kernel"), key=lambda event: event["ts"])
+    [launch] = [
+        one
+        for one in events(document, "cuda_runtime")
+        if one["args"]["correlation"] == last["args"]["correlation"]
+    ]
+    wait = {"name": "cudaDeviceSynchronize", "args": {"correlation": 10**6}, "ts": launch["ts"] + 1}
+    document["traceEvents"].append(launch | wait | {"dur": last["ts"] + last["dur"] - launch["ts"]})
+    last["dur"] += 50e3
+    if is_other_device:
+        last |= {"pid": 7, "args": last["args"] | {"device": 7}}
+    assert len(figures(document, tmp_path)[1]) == (not is_other_device)
