@@ -44,9 +44,9 @@ def bundle() -> None:
 def info(path: Path) -> Shown:
     """Show the contents of a bundle: hardware, software, date, statistic and regressors.
 
-    error: mean absolute relative error on held-out rows; extrapolated: the same on workloads outside the training
-    range. coverage: share of held-out rows inside their 90 % interval. ±: half-width of that interval, the widest where
-    it depends on size or layout; ≤ marks an upper bound from few rows, which has no coverage.
+    Columns, per regressor: error, mean absolute relative error on held-out rows; extrapolated, the same error outside
+    the training range; ±, half-width of the 90 % interval (the largest over sizes and layouts); coverage, share of
+    held-out rows inside that interval. ≤ marks an upper bound from few rows, without coverage.
 
     \b
     kernelcast bundle info here.kcast
@@ -147,7 +147,7 @@ def _roles(manifest: Manifest) -> Iterator[tuple[str, ...]]:
 @option.file(
     "--allowed-signers", "Verify FILE.sig against this list of signers, in the format of ssh-keygen(1)."
 )
-@option.text("--signer", "Accept only this one of the allowed signers.", default="")
+@option.text("--signer", "Accept only this signer.", default="")
 @option.json
 def verify(path: Path, allowed_signers: Path | None, signer: str) -> Shown:
     """Verify a bundle: check every digest and byte, load every model, evaluate it at the corners of its training range.
@@ -200,7 +200,7 @@ def verify(path: Path, allowed_signers: Path | None, signer: str) -> Shown:
     "--key", "Private SSH key, or a public key whose private half is held by an SSH agent.", required=True
 )
 def sign(path: Path, key: Path) -> None:
-    """Sign a sound bundle with an SSH key; the signature is written to FILE.sig.
+    """Verify a bundle, sign it with an SSH key, and write the signature to FILE.sig.
 
     \b
     kernelcast bundle sign here.kcast --key ~/.ssh/id_ed25519
@@ -219,7 +219,7 @@ def diff(a: Path, b: Path, exit_code: bool) -> Shown:
     """Show the differences between two bundles: hardware, software, dataset, settings and regressors.
 
     Regressors in both bundles are listed with both errors and the reason for the difference: other rows, or another
-    recipe (code, libraries, settings or hardware). The exit status is 0, unless --exit-code is given.
+    recipe (code, libraries, settings or hardware).
 
     \b
     kernelcast bundle diff before.kcast after.kcast

@@ -38,7 +38,7 @@ FORMAT = "kernelcast.calibration/1"
 @option.choice(
     ["simulate", "closed-form"],
     "--timeline",
-    "Timeline that the correction is fitted for and applied to.",
+    "Timeline whose predictions are corrected.",
     default="simulate",
 )
 @option.text(
@@ -61,9 +61,9 @@ def calibrate(
 ) -> Shown:
     """Correct a bundle by measured steps: one factor per class of operators, shrunk towards 1.
 
-    Prints each step's error before correction, left out (cross-validated: corrected by steps of other configurations
-    only) and after. A correction that does not reduce the cross-validated error is written only with --force; without
-    it, the exit status is 1.
+    Prints each step's error before correction, cross-validated (with a correction fitted to the other configurations)
+    and after. A correction that does not reduce the cross-validated error is written only with --force; without it, the
+    exit status is 1.
 
     \b
     kernelcast calibrate --bundle here.kcast --runs site.toml -o calibrated.kcast
@@ -156,7 +156,7 @@ def _render(
         ("measured", lambda run: seconds(run.measured_s)),
         ("predicted", lambda run: seconds(run.measured_s * (1 + run.error_before))),
         ("error", lambda run: f"{run.error_before:+.2%}"),
-        ("left out", lambda run: "-" if run.error_left_out is None else f"{run.error_left_out:+.2%}"),
+        ("cross-validated", lambda run: "-" if run.error_left_out is None else f"{run.error_left_out:+.2%}"),
         ("after", lambda run: f"{run.error_after:+.2%}"),
         indent="  ",
     )
@@ -169,7 +169,7 @@ def _render(
     )
     left_out = found.mean_error_left_out
     after = mean_absolute([run.error_after for run in found.runs])
-    means = {"before": found.mean_error_before, "left out": left_out, "after": after}
+    means = {"before": found.mean_error_before, "cross-validated": left_out, "after": after}
     listed = ", ".join(f"{error:.2%} {name}" for name, error in means.items() if error is not None)
     mean = f"mean of absolute errors: {listed}"
     if is_quiet():
@@ -184,7 +184,7 @@ def _render(
     ]
     if left_out is not None:
         listed = ", ".join(f"{count}: {error:.2%}" for count, error in others.items() if error is not None)
-        sections.append(f"left out, by number of parameters: {listed}")
+        sections.append(f"cross-validated, by number of parameters: {listed}")
     return "\n\n".join([*sections, _verdict(found)])
 
 

@@ -39,12 +39,12 @@ def share(text: str) -> float:
 budget_option = option.time(
     "--budget",
     "budget_s",
-    "Measure the most informative shapes of the plan's ranges first, for this time: 90s, 10m, 1h30m.",
+    "Stop after this time (90s, 10m, 1h30m); the most informative shapes within the plan's ranges come first.",
     most="30d",
 )
 target_option = option.text(
     "--target",
-    "Measure in that order until the estimated error of every operator is below this, such as 5%.",
+    "Stop when the estimated error of every operator is below this, such as 5%; same order as with --budget.",
     metavar="ERROR",
     callback=lambda context, parameter, value: None if value is None else share(value),
 )
@@ -147,7 +147,7 @@ _NUMBERS = ("points", "fitting", "measured", "to_measure")
 )
 @option.text(
     "--layouts",
-    "Parallel degrees to plan for in addition to 1, with --for: tp2,tp4,cp2,ep8,pp4.",
+    "With --for: parallel degrees to plan for, such as tp2,tp4,cp2,ep8,pp4; 1 is always included.",
     metavar="DEGREE[,DEGREE...]",
 )
 @option.count("--sequence-length", "Sequence length, with --for.  [default: the model's]", metavar="TOKENS")

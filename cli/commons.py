@@ -43,9 +43,9 @@ def commons() -> None:
 @option.database_argument
 @click.argument("folder", metavar="FOLDER", type=option.PATH)
 @option.file("--key", "Sign the index with this SSH key.")
-@option.text("--site", "Public name of the site.  [default: as before, or none]")
-@option.text("--contact", "Address for questions.  [default: as before, or none]")
-@option.text("--licence", "Licence of the rows, SPDX.  [default: as before, or none]")
+@option.text("--site", "Public name of the site.  [default: as last published, or none]")
+@option.text("--contact", "Address for questions.  [default: as last published, or none]")
+@option.text("--licence", "Licence of the rows, SPDX.  [default: as last published, or none]")
 @option.file("--bundle", "bundles", "Publish this bundle too; repeatable.", multiple=True)
 @option.several("--fabric", "fabrics", "Publish this described fabric too; repeatable.", metavar="NAME|FILE")
 @option.several("--stack", "stacks", "Publish this software stack too; repeatable.", metavar="NAME|FILE")
@@ -53,7 +53,7 @@ def commons() -> None:
 @option.flag(
     "--parquet",
     "with_parquet",
-    "Publish samples as Parquet files too, for DuckDB, Spark or Dask.  [default: as before, or not]",
+    "Publish samples as Parquet files too, for DuckDB, Spark or Dask.  [default: as last published, or not]",
 )
 @option.flag("--dry-run", "is_dry_run", "Show what would be published, and write nothing.")
 @option.max_size
@@ -97,7 +97,7 @@ def _files(files: Sequence[PublishedFile]) -> str:
 @commons.command(short_help="Add a source.")
 @click.argument("address", metavar="URL|FOLDER")
 @option.text("--name", "Name of the source.  [default: from the address]", default="", metavar="NAME")
-@option.text("--signer", "Accept only an index signed by this one of the allowed signers.", default="")
+@option.text("--signer", "Accept only an index signed by this signer.", default="")
 @option.file(
     "--allowed-signers",
     "List of signers, in the format of ssh-keygen(1).  [default with --signer:"
@@ -206,7 +206,7 @@ def print_published(found: list[PublishedName]) -> None:
 @commons.command(short_help="Forget a source.")
 @click.argument("name")
 def remove(name: str) -> None:
-    """Forget a source. Its rows stay in databases (db revert takes merges back).
+    """Forget a source. Its rows stay in databases (db revert undoes merges).
 
     \b
     kernelcast commons remove site-a
@@ -223,8 +223,8 @@ def remove(name: str) -> None:
 @_sources_option
 @option.max_size
 def pull_(words: tuple[str, ...], into: Path, names: tuple[str, ...], max_size_bytes: int) -> None:
-    """Merge published rows that a database lacks: all, or only parts that match every WORD by hardware,
-    software, operator or dtype.
+    """Merge published rows that a database lacks: all rows, or parts whose hardware, software, operator or dtype
+    match every WORD.
 
     Only missing parts are fetched, and an interrupted pull continues. All parts of a source are merged, or none.
 

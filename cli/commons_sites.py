@@ -26,13 +26,13 @@ _SHOWN = 20
 @click.argument("database_path", metavar="DATABASE", type=option.FILE)
 @option.path("--html", "page_path", "Also write an HTML page.")
 def report(database_path: Path, page_path: Path | None) -> None:
-    """Compare the times that sites measured at the same points on the same device with the same software.
+    """Show whether sites measured equal times for equal points, devices and software.
 
-    Sites are the sources that DATABASE was pulled from, and "own" for rows that were measured here. At each point, a
-    site's time is divided by the other site's, or by the median of three or more sites; the ratio is the median over
-    points. An outlier is more than 10 % off, and more than three times as far off as the median site.
+    Sites are the sources that were pulled into DATABASE, and "own": rows measured here. ratio is a site's time divided
+    by the median of all sites (of two: by the other's), as the median over points. An outlier deviates by more than
+    10 %, and more than three times as much as the median site.
 
-    The page also lists the sources, and how long ago each source measured each operator on each device.
+    The page of --html also lists the sources, and the age of their measurements per operator and device.
 
     \b
     kernelcast commons report bench.db
@@ -72,7 +72,7 @@ def report(database_path: Path, page_path: Path | None) -> None:
 @click.argument("name")
 @click.argument("databases", metavar="[DATABASE]...", nargs=-1, type=option.FILE)
 def distrust(name: str, databases: tuple[Path, ...]) -> None:
-    """Pull nothing from a source any more, and remove its rows from every DATABASE (db revert).
+    """Stop pulling from a source, and remove its rows from every DATABASE (db revert).
 
     Rows that also came from another source or file stay. Bundles that were trained on removed rows are listed: train
     them again.
@@ -110,16 +110,16 @@ _DTYPES = ("float32", "bfloat16", "float16")
     default=0,
 )
 @option.file("--key", "Sign the index with this SSH key.")
-@option.text("--site", "Public name of the site.  [default: as before, or none]", default="")
+@option.text("--site", "Public name of the site.  [default: as last published, or none]", default="")
 @option.path("-o", "--output", "File to write.  [default: print it]")
 def routine(
     database_path: Path, folder: Path, dtypes: tuple[str, ...], output: Path | None, **asked: Any
 ) -> None:
-    """Print a Slurm array that measures what DATABASE lacks, publishes it in FOLDER, and compares it with other sites;
-    and a cron line that submits the array every week.
+    """Print a Slurm array that measures what FILE lacks, publishes it in FOLDER and compares it with other sites. A
+    cron line submits the array every week.
 
-    Points that the database already has for this hardware and software are skipped. After an upgrade of the driver
-    all points are measured again. This command only prints: it submits and publishes nothing.
+    Points that the database already holds for this hardware and software are skipped, so all are measured again after
+    an upgrade of the driver. This command only prints: it submits and publishes nothing.
 
     \b
     kernelcast commons routine bench.db public/commons --gpus-per-node 8 --dtype bfloat16 -o routine.sbatch

@@ -145,7 +145,7 @@ def check(database_path: Path, max_size_bytes: int) -> Shown:
 @option.file(
     "--allowed-signers", "Verify each FILE.sig against this list of signers, in the format of ssh-keygen(1)."
 )
-@option.text("--signed-by", "signer", "Accept only this one of the allowed signers.", default="")
+@option.text("--signed-by", "signer", "Accept only this signer.", default="")
 @option.max_size
 def merge(
     sources: tuple[Path, ...], into: Path, allowed_signers: Path | None, signer: str, max_size_bytes: int
@@ -178,7 +178,7 @@ def merge(
 @option.database_argument
 @click.argument("merge_id", metavar="MERGE")
 def revert(database_path: Path, merge_id: str) -> None:
-    """Undo a merge, by the start of its id (see db info): rows that only this merge added are removed.
+    """Undo a merge: remove the rows that only this merge added. MERGE is the start of its id (see db info).
 
     Rows measured, predicted or merged later stay, with all rows that they refer to. Bundles that were trained on
     removed rows are listed.
@@ -207,9 +207,9 @@ def show_reverted(database_path: Path, reverted: Reverted) -> None:
 @option.json
 @option.max_size
 def diff(a: Path, b: Path, max_size_bytes: int) -> Shown:
-    """Show rows of only one database, new fingerprints with the fields that differ, and stale samples.
+    """Show rows that only one database holds, new fingerprints with the fields that differ, and stale samples.
 
-    On hardware in both databases, samples are stale unless measured with the newest software.
+    A sample is stale if its hardware is in both databases and newer software was measured on it.
 
     \b
     kernelcast db diff before-upgrade.db after-upgrade.db

@@ -85,9 +85,9 @@ def list_() -> Shown:
 def show(name: str, operators: tuple[str, ...], layouts: str, sizes: str) -> Shown:
     """Show a fabric and times of collectives on it by layout and message size.
 
-    NAME is a description that ships; FILE is a description (.toml) or a bundle that holds one. range follows from the
-    uncertainty of the efficiency; wire is the lower bound of the link rate; bus is nccl-tests' bus bandwidth. A message
-    size counts the whole message: for an all-gather, all shards together.
+    NAME is a description that ships; FILE is a description (.toml) or a bundle that holds one. Columns: range, from the
+    uncertainty of the efficiency; wire, the least time at the full link rate; bus, nccl-tests' bus bandwidth. Sizes are
+    of whole messages: for an all-gather, all shards together.
 
     \b
     kernelcast fabric show h100-3200g --layouts 1x8,10x8 --size 256MiB --operator all_reduce
@@ -268,8 +268,8 @@ def _link_gb_per_s(name: str) -> float:
 def add(name: str, database_path: Path) -> None:
     """Store a description in a database. Adding it again changes nothing.
 
-    The description is merged and exported with the database. A bundle trained on the database holds it, if it is the
-    only description with nodes like the measured ones; it then extends predictions to layouts that were not measured.
+    The description is then merged and exported with the database. train puts it into bundles if exactly one description
+    has the node of the measured fabric (same links, same devices per node). It predicts layouts that were not measured.
 
     \b
     kernelcast fabric add ours.toml --db bench.db
@@ -289,9 +289,9 @@ def add(name: str, database_path: Path) -> None:
 @option.text("--bundle", "Bundle of regressors (.kcast).", required=True, metavar="FILE")
 @option.path("-o", "--output", "Bundle to write.", required=True)
 def attach(name: str, bundle: str, output: Path) -> None:
-    """Put a description into a bundle: it extends the bundle's measured layouts to all others.
+    """Put a description into a bundle, to predict layouts that were not measured.
 
-    The regressors stay as they are. The new description replaces one that the bundle held.
+    Regressors do not change. The description replaces the bundle's earlier one.
 
     \b
     kernelcast fabric attach ours.toml --bundle h100.kcast -o h100-described.kcast

@@ -30,13 +30,13 @@ _EXAMPLE = "h100-sxm"
 @click.command()
 @click.argument("name", metavar="[NAME]", required=False, shell_complete=completion.hardware_names)
 @option.text(
-    "-o", "--output", "Write the operators of NAME as one bundle, to share or to train on.", metavar="FILE"
+    "-o", "--output", "Write the operators of NAME as one bundle, to share or for --prior.", metavar="FILE"
 )
 @option.json
 def hardware(name: str | None, output: str | None) -> Shown:
-    """List the devices that predictions can be made for, or show how each operator of one device is known.
+    """List the devices that can be predicted, or show the source of each operator's times on one device.
 
-    --hardware NAME of predict, search, walltime and serve uses these operators, and the fabric named here.
+    predict, search, walltime and serve use these times and the device's fabric with --hardware NAME.
 
     \b
     kernelcast hardware

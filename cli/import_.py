@@ -42,7 +42,7 @@ _KINDS: Mapping[str, Callable[..., Any]] = {
 _OPTIONS = (
     click.argument("paths", nargs=-1, required=True, metavar="PATH...", type=option.PATH),
     option.database("Database to write; created if missing."),
-    option.text("--describe", "TOML file with the fields of the following options.", type=option.PATH),
+    option.text("--describe", "TOML file that sets the options below.", type=option.PATH),
     *(_KINDS[one.get("kind", "text")](one["option"], one["name"], one["help"]) for one in _TABLE["fact"]),
     option.several(
         "--variant",
@@ -84,7 +84,9 @@ def _add_command(name: str, *, reader: str, help: str, example: str, options: Se
 
     for decorate in reversed((*_OPTIONS, *(_FURTHER[one] for one in options))):
         command = decorate(command)
-    import_.command(name, help=f"{help}\n\n\b\n{example}")(command)
+    import_.command(
+        name, help=f"{help}\n\n\b\n{example}", short_help=help.partition(":")[0].rstrip(".") + "."
+    )(command)
 
 
 for _name, _row in _TABLE["command"].items():

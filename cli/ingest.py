@@ -25,7 +25,7 @@ _LONGEST_NAME = 60
 @option.text("--site", "Site that ran it, as free text.", default="")
 @option.count(
     "--gpus-per-node",
-    "Devices (or processes) per node, filled in rank order, for traces that do not record it.",
+    "Devices (or processes) per node, for traces that do not record it; nodes hold consecutive ranks.",
 )
 @option.size("--max-size", "max_bytes", "Refuse a trace whose unpacked size is larger.", default="2GiB")
 @option.flag("--partial", "is_partial", "Read a truncated trace as far as it goes.")

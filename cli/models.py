@@ -20,7 +20,7 @@ from kernelcast.runtime.step.parameters import active_parameters, total_paramete
 def models(names: tuple[str, ...]) -> Shown:
     """List the built-in models: parameters, parameters active per token, and sequence length.
 
-    With names or files, lists these models; of a single model, all fields.
+    With names or files: only these models, and all fields of a single one.
 
     \b
     kernelcast models

@@ -49,7 +49,7 @@ _GPUS = Field(
 
 # fmt: off
 VERBS: Mapping[str, Verb] = {
-    "run": Verb("plan", "run", "", "Plan a run; may be left out."),
+    "run": Verb("plan", "run", "", "Plan a run: the default command."),
     "fit-failures": Verb("plan_failures", "fit_failures", "store", "Fit how often nodes fail, from logs of jobs."),
 }
 # fmt: on

@@ -70,7 +70,8 @@ if TYPE_CHECKING:
 @option.text(
     "--explain",
     "explained",
-    "Explain the times of an operator or of a role (qkv), memory by op (memory), or --layout's lines (layout).",
+    "Explain the times of an operator or role (gemm, qkv), the memory of each op (memory), or how lines of --layout "
+    "were read (layout).",
     metavar="OPERATOR",
     shell_complete=completion.role_names,
 )
@@ -88,7 +89,7 @@ if TYPE_CHECKING:
     "Software that the job uses; warns about software that the measurements did not use.",
     metavar="NAMES",
 )
-@option.flag("--suggest", "suggests", "List single changes that are faster and fit into memory.")
+@option.flag("--suggest", "suggests", "List single changes that make the layout faster and fit into memory.")
 @as_option
 @option.warnings
 @option.json

@@ -66,7 +66,7 @@ def _show_list(found: list[Stack]) -> None:
         ("residual", lambda row: percent(row[0].residual)),
         ("steps", lambda row: f"{row[0].steps or '-'}"),
         ("before", lambda row: percent(row[0].error_before)),
-        ("left out", lambda row: percent(row[0].error_left_out)),
+        ("cross-validated", lambda row: percent(row[0].error_left_out)),
     )
     for one in found:
         say(f"\n{one.name}: {one.software}")
@@ -94,10 +94,10 @@ def _factors(one: Stack) -> list[str]:
     f"Set a factor instead of fitting it ({', '.join(NAMES)}); repeatable.",
     metavar="FACTOR=VALUE",
 )
-@option.text("--name", "Name of the stack.  [default: that of the file written]", default="", metavar="NAME")
+@option.text("--name", "Name of the stack.  [default: the output file's]", default="", metavar="NAME")
 @option.text(
     "--software",
-    "Description of the software.  [default: that of the runs files]",
+    "Description of the software.  [default: from RUNS]",
     default="",
     metavar="TEXT",
 )
@@ -117,9 +117,9 @@ def fit(
 ) -> Shown:
     """Fit the factors of a software stack to measured steps.
 
-    RUNS are files of measured steps (TOML, docs/validation.md). Steps are predicted on the hardware and fabric that
-    their file names, unless others are given. left out: cross-validated errors, with factors fitted without steps of
-    the same model (with a single model, without steps of the same layout).
+    RUNS are files of measured steps (TOML, docs/validation.md); each names the hardware and fabric of its steps, which
+    --hardware, --bundle and --fabric override. Errors are cross-validated over models (over layouts, if all steps are
+    of one model).
 
     \b
     kernelcast stack fit site.toml -o ours.toml
@@ -187,7 +187,7 @@ def _left_out(by: str, scores: "tuple[StackScore, ...]") -> str:
         ("error before", lambda one: signed_percent(one.before.mean_error or 0)),
         ("absolute", lambda one: percent(one.before.mean_abs_error or 0)),
         ("in interval", lambda one: _inside(one.before)),
-        ("left out", lambda one: signed_percent(one.left_out.mean_error or 0)),
+        ("cross-validated", lambda one: signed_percent(one.left_out.mean_error or 0)),
         ("absolute", lambda one: percent(one.left_out.mean_abs_error or 0)),
         ("in interval", lambda one: _inside(one.left_out)),
         ("half-width", lambda one: percent(one.left_out.median_half_width or 0)),

@@ -62,8 +62,9 @@ def trace() -> None:
 def report(traces: tuple[Path, ...], run_id: str, top: int, partial: bool, page_path: Path | None) -> Shown:
     """Show where the time of a step goes: compute, exposed communication, copies, idle time by cause, longest kernels.
 
-    Takes a database, or traces and folders of traces, which are read into a temporary database; the ranks of a job are
-    one run. Each instant of a device is counted once. Times are means over the annotated steps of all ranks.
+    Takes a database, or traces and folders of traces, which are read into a temporary database; traces of one job's
+    ranks become one run. Overlapping kernels of a device count once. Times are means over the annotated steps of all
+    ranks.
 
     \b
     kernelcast trace report profiles/ --html report.html

@@ -68,7 +68,7 @@ jobs_option = option.text(
 @option.path(
     "--compare-with",
     "reference_directory",
-    "Folder with the errors published by the method's authors, to compare with.",
+    "Folder of the paper's data: compare with its published errors.",
     metavar="DIR",
 )
 @option.json

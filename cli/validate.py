@@ -9,7 +9,7 @@ from kernelcast.cli.lazy import LazyGroup, Verb
 # fmt: off
 VERBS: Mapping[str, Verb] = {
     "published": Verb("validate_data", "published", "train",
-                      "Predict steps published by the method's authors, from their operator data."),
+                      "Predict the paper's published steps from its operator data."),
     "fabrics": Verb("validate_data", "fabrics", "train",
                     "Predict published collectives from descriptions of their fabrics."),
     "memory": Verb("validate_memory", "memory", "all", "Predict the memory of training steps measured by others."),

@@ -27,7 +27,7 @@ from kernelcast.validate.prior import PriorValidation, validate_prior
 from kernelcast.validate.published import Published, published_runs, validate_published
 
 
-@click.command(short_help="Predict steps published by the method's authors, from their operator data.")
+@click.command(short_help="Predict the paper's published steps from its operator data.")
 @click.argument("directory", metavar="DIR", type=option.PATH)
 @option.text(
     "--runs",
@@ -51,8 +51,8 @@ from kernelcast.validate.published import Published, published_runs, validate_pu
 def published(directory: Path, runs_name: str, earlier_path: Path | None, **asked: Any) -> Shown:
     """Predict published training steps from operators measured at the same site.
 
-    DIR is a site's folder of the data of the method's authors. The data is imported, regressors are trained on it
-    (minutes), and every step is predicted by the paper's closed form and by simulation, without calibration.
+    DIR is the folder of a site in the paper's data (estimate-train-time). The data is imported, regressors are trained
+    on it (minutes), and every step is predicted by the paper's closed form and by simulation, without calibration.
 
     \b
     kernelcast validate published Perlmutter
@@ -160,8 +160,8 @@ def _run_interval(run: ComparedRun) -> str:
 def fabrics(directory: Path) -> Shown:
     """Predict published collectives from descriptions of their fabrics, and from rows of other layouts.
 
-    DIR holds the published rows: vtrain/, vidur/, aiconfigurator/ and nccl-tests/. The predicted rows are
-    held out. Exit status 1 if a median error exceeds its limit.
+    DIR holds the published rows: vtrain/, vidur/, aiconfigurator/ and nccl-tests/. Predicted rows are held
+    out. Exit status 1 if a median error exceeds its limit.
 
     \b
     kernelcast validate fabrics data
@@ -226,8 +226,8 @@ _POINTS = f"rising numbers up to {_MOST_POINTS}, such as 5,20"
 def prior(donor: str, database_path: Path, **asked: Any) -> Shown:
     """Predict the operators of the device in DB from another device's bundle and a few points of DB.
 
-    A fifth of the rows is held out. Points are chosen as by collect compute --prior, or at random; the baseline is a
-    regressor of random points without a prior.
+    A fifth of the rows is held out. Points are chosen as by collect compute --prior, or at random. The baseline is a
+    regressor trained on random points only, without the prior.
 
     \b
     kernelcast validate prior a100-sxm gh200.db --points 5,20

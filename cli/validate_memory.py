@@ -20,9 +20,9 @@ from kernelcast.validate.memory import MemoryValidation, covered, spreads_toml, 
 def memory(directory: Path, each: bool, output: Path | None) -> Shown:
     """Predict the memory of measured steps, and compare it with the logged memory.
 
-    DIR holds memory/ (Megatron-LM's functional tests, asked by their own arguments; torchtitan's benchmarks) and
-    mlperf/; SimuMax's steps ship. Nothing is fitted to them. Cases with unsupported settings are counted by
-    reason. --output runtime/shipped/memory_errors.toml replaces the errors that fit probabilities are computed from.
+    DIR holds mlperf/ and memory/: Megatron-LM's functional tests, with their own arguments, and torchtitan's
+    benchmarks; SimuMax's steps ship. Nothing is fitted to them. Cases with unsupported settings are counted by reason.
+    Probabilities that a layout fits follow from runtime/shipped/memory_errors.toml, which --output can replace.
 
     \b
     kernelcast validate memory data

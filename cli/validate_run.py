@@ -42,7 +42,7 @@ _LEAST_SHARE = 0.0005  # of a step, for a row of its own among the operators
     "--max-processes", "Refuse layouts with more processes.  [default: cores / threads, or CUDA devices]"
 )
 @option.time(
-    "--timeout", "timeout_s", "Abort if no configuration finishes a repetition for this time.", default_s=300
+    "--timeout", "timeout_s", "Abort if no configuration finishes a repetition in this time.", default_s=300
 )
 @option.no_calibration
 @option.flag("--again", "Train configurations again that the database already holds.")

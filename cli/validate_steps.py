@@ -38,7 +38,7 @@ from kernelcast.validate.steps import FORMAT, Score, ScoredFile, ScoredStep, sco
     "Set a field of the training software for every step; repeatable.",
     metavar="FIELD=VALUE",
 )
-@option.flag("--effects", "Show the effect of each such field on the errors.")
+@option.flag("--effects", "Show the effect of each field of the training software on the errors.")
 @option.flag("--each", "Show every step.")
 @option.json
 def steps(
@@ -56,9 +56,9 @@ def steps(
     """Predict training steps measured by others, and score the predictions by model.
 
     RUNS are files of measured steps (TOML, docs/validation.md); by default, those that ship and those added with
-    validate add. Steps are predicted on the hardware and fabric that their file names, unless others are given. Nothing
-    is fitted to the steps; a note appears if the --stack was. Intervals do not use errors of the same source. Exit
-    status 1 if no step can be predicted.
+    validate add. Each names the hardware and fabric of its steps, which --hardware, --bundle and --fabric override.
+    Nothing is fitted to the steps; a note names a --stack that was. Intervals of a step are computed without errors of
+    its source. Exit status 1 if no step can be predicted.
 
     \b
     kernelcast validate steps
@@ -259,7 +259,7 @@ _LEVELS = (0.05, 0.5, 0.95)
 def errors(output: Path | None) -> Shown:
     """Predict the measured steps that ship, and show quantiles of measured / predicted by source and timeline.
 
-    Intervals of steps are drawn from these ratios, with equal weight per source (docs/trust.md, A step). --output
+    Prediction intervals of steps come from these ratios, with equal weight per source (docs/trust.md, A step). --output
     runtime/shipped/step_errors.json replaces the table that ships.
 
     \b

@@ -101,8 +101,8 @@ def walltime(
     """Predict how long a job takes, and the time limit to request.
 
     JOB is a batch script with #KERNELCAST lines, a .toml job file, a folder with a kernelcast.toml, or - for a script
-    on standard input; by default, kernelcast.toml in the current folder. Options override #KERNELCAST lines; these
-    override kernelcast.toml in the script's folder, which overrides the site file.
+    on standard input; by default, kernelcast.toml in the current folder. A field is taken from the first of these that
+    sets it: options, #KERNELCAST lines, kernelcast.toml in the script's folder, the site file.
 
     \b
     kernelcast walltime train.sbatch --tokens 1e9 --price 2.50

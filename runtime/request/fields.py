@@ -174,7 +174,8 @@ class LayoutFields:
     layer_counts: tuple[int, ...] | None = stated(_COUNTS, "Layers per stage, or per chunk.",
         otherwise="chosen by layer_split", old=("encoder_counts",))
     layer_split: LayerSplit = stated(choice(get_args(LayerSplit)),
-        "Layers per stage: even (paper if pp does not divide them), paper (n + 5 blocks), or balanced by time.", "even",
+        "Layers per stage: even (as paper if pp does not divide them), paper (n + 5 blocks spread evenly), or balanced "
+        "by time.", "even",
         of_stack=True)
     reduce_dtype: ReduceDtype = stated(choice(get_args(ReduceDtype)),
         "Dtype of stored and reduced gradients: same as in training, or float32.", "same", of_stack=True)
@@ -208,8 +209,8 @@ class LayoutFields:
         "Kernel of fused attention: the measured one, or another, scaled by published ratios.",
         AS_MEASURED, of_stack=True)
     kept_by: ModuleKind = stated(choice(get_args(ModuleKind)),
-        "Modules that decide which activations are saved and gathered: PyTorch's (torch), torchtitan's, or "
-        "Megatron-core's with TransformerEngine (megatron) or without (megatron_local).", "torch",
+        "Implementation of the layers, which save and gather different activations: PyTorch's (torch), torchtitan's, "
+        "or Megatron-core's with TransformerEngine (megatron) or without (megatron_local).", "torch",
         of_stack=True)
     exposed_share: float = stated(number(0, 1, "a number from 0 to 1"),
         "Exposed (not hidden) fraction of overlapped collectives; at least 0.5 within a layer.", 0.25,
@@ -248,8 +249,8 @@ class LayoutFields:
         "CUDA graphs, which hide host time: none, of modules (partial), or of whole passes (full).", "none",
         of_stack=True)
     eager: EagerKernels = stated(choice(get_args(EagerKernels)),
-        "Norms, rotary embedding and activation as separate kernels of PyTorch without torch.compile: none, all, or "
-        "all but norms (RMSNorm is fused from PyTorch 2.9 on).", "none", of_stack=True)
+        "Ops that run uncompiled, as several kernels of PyTorch: none, all of norms, rotary embedding and activation, "
+        "or all but norms (RMSNorm is fused from PyTorch 2.9 on).", "none", of_stack=True)
     tensor_overlap: TensorOverlap = stated(choice(get_args(TensorOverlap)),
         "Overlap of tensor-parallel collectives: none, with weight gradients, or with all GEMMs.",
         "none", of_stack=True)
