@@ -1,6 +1,6 @@
 """What drawn runs come to, to five digits: `drawn_runs.txt`, which WRITE_DRAWN_RUNS=1 pytest THIS_FILE writes.
 
-Ranks whose kernels, copies, collectives, waits and host calls are drawn; samples of which some are impossible, far off,
+Ranks whose kernels, copies, collectives, waits and host calls are drawn; samples, some impossible, far off,
 failed or flagged. Written are reports, critical paths, differences, pages, traces, exports and doubts.
 """
 
