@@ -174,8 +174,7 @@ class LayoutFields:
     layer_counts: tuple[int, ...] | None = stated(_COUNTS, "Layers per stage, or per chunk.",
         otherwise="chosen by layer_split", old=("encoder_counts",))
     layer_split: LayerSplit = stated(choice(get_args(LayerSplit)),
-        "Layers per stage: even (as paper if pp does not divide them), paper (n + 5 blocks spread evenly), or balanced "
-        "by time.", "even",
+        "Layers per stage: even (else paper), paper (n + 5 blocks spread evenly), or balanced by time.", "even",
         of_stack=True)
     reduce_dtype: ReduceDtype = stated(choice(get_args(ReduceDtype)),
         "Dtype of stored and reduced gradients: same as in training, or float32.", "same", of_stack=True)
