@@ -74,7 +74,7 @@ def error(known: list[Table], held_out: list[Table], seed: int) -> float:
 def curve(
     pool: list[Table], held_out: list[Table], *, adaptive: bool, sizes: list[int], seed: int
 ) -> list[float]:
-    """Errors at each number of measurements, chosen by one of the ways."""
+    """Errors at each number of measurements, chosen adaptively or at random."""
     rng = np.random.default_rng(seed)
     order = rng.permutation(len(pool[0])).tolist()
     # Seeds differ in where the design starts; the command starts in the middle.

@@ -180,7 +180,7 @@ def _render(
         "\n".join((steps, *_notes(predicted))),
         mean,
         factors,
-        f"parameters {found.parameters}; they leave {found.residual:.1%} of a step unexplained",
+        f"parameters {found.parameters}; residual {found.residual:.1%} of a step",
     ]
     if left_out is not None:
         listed = ", ".join(f"{count}: {error:.2%}" for count, error in others.items() if error is not None)

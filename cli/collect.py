@@ -143,7 +143,7 @@ def comm(
         if "RANK" in os.environ or any(
             os.environ.get(name, "1") != "1" for name in ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE")
         ):
-            raise UsageError("--procs starts processes itself, found a launcher; expected one of the two")
+            raise UsageError("--procs is given under torchrun, srun or mpirun, expected one of them")
         here = World(rank=0, local_rank=0, size=procs, local_size=procs)
         what_to_exchange(load_plan(plan), here, settings, layout_names)  # wrong use starts no processes
         sys.stdout.flush()

@@ -80,7 +80,7 @@ def _show_published(published: Published, folder: Path, *, is_dry_run: bool) -> 
     if rows := ", ".join(f"{count:,} {table}" for table, count in published.rows.items()):
         say(f"{would}published: {rows}")
     if published.merged_samples:
-        say(f"{published.merged_samples:,} samples that merges brought are left out")
+        say(f"{published.merged_samples:,} merged samples are left out")
     if is_dry_run:
         for name in ("hardware", "fabric", "software"):
             for text in getattr(index, name).values():

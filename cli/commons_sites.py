@@ -137,4 +137,4 @@ def routine(
     say(f"{output}: {len(found.tasks):,} tasks; for crontab -e:")
     click.echo(found.cron)
     dry_run = command_line("commons", "publish", database_path, folder, "--dry-run")
-    print_next((dry_run, "what would leave this site"))
+    print_next((dry_run, "what would be published"))

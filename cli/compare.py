@@ -196,7 +196,7 @@ def _show(compared: ComparedStep, top: int) -> None:
         is_usual = compared.verdict == "slow" and low <= compared.tokens_per_s_per_gpu <= high
         if is_usual and estimate.provenance.stack is None and one.software in get_args(FrameworkName):
             say(
-                f"           no software is assumed: --framework {one.software} takes its defaults and its stack"
+                f"           no framework is assumed: --framework {one.software} sets its defaults and its stack"
             )
     if compared.traced is not None:
         _show_causes(compared)

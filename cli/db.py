@@ -169,7 +169,7 @@ def merge(
         say(f"{path}: {', '.join(parts) + ' added' if parts else 'nothing new'}")
     if into_own_runs := sum(one.into_own_runs for one in merged.merges):
         say(
-            f"{into}: doubtful: {into_own_runs:,} merged samples are of runs that were in it before (db info)"
+            f"{into}: doubtful: {into_own_runs:,} merged samples belong to runs that it already held (db info)"
         )
     say(f"{into}: content digest {merged.content_digest}")
 
@@ -233,7 +233,7 @@ def _show_difference(difference: Difference, a: Path, b: Path) -> None:
         click.echo(_new(new))
     for stale in difference.stale:
         click.echo(
-            f"same {stale.hardware}, {_fields(stale.fields)}: {stale.samples:,} samples of {stale.database} stale"
+            f"{stale.samples:,} samples of {stale.database} are stale: {stale.hardware}, {_fields(stale.fields)}"
         )
 
 
@@ -241,11 +241,11 @@ def _new(new: NewFingerprint) -> str:
     line = f"{new.kind} {new.id[:12]} only in B: {new.description}"
     if new.nearest_id is None:
         return f"{line}; A has no {new.kind}"
-    return f"{line}; against {new.nearest_id[:12]} in A: {_fields(new.fields)}"
+    return f"{line}; most similar in A: {new.nearest_id[:12]}, {_fields(new.fields)}"
 
 
 def _fields(fields: Sequence[FieldDifference]) -> str:
-    return ", ".join(f"{field.name} {_value(field.one)} against {_value(field.other)}" for field in fields)
+    return ", ".join(f"{field.name} {_value(field.one)} → {_value(field.other)}" for field in fields)
 
 
 def _value(value: object) -> str:

@@ -105,7 +105,7 @@ def headline(
     rows |= {
         "energy": _energy(estimate),
         "hardware": f"{layout.world_size:,} × {'; '.join(source.compute) or 'not recorded'}, "
-        f"{estimate.cluster.gpus_per_node} per node ({estimate.cluster_source})",
+        f"{estimate.per_node_text}",
         "fabric": ("; ".join(source.fabric) or "not recorded") if used is None else _fabric(used),
         "stack": None if source.stack is None else str(source.stack),
         "calibration": None if calibration is None else calibration.summary,
@@ -241,7 +241,8 @@ def _room(estimate: Estimate) -> str:
     if memory.gpu_memory_bytes is None:
         return "a device's size is not known (--gpu-memory)"
     less = f" less {taken}" if (taken := sizes_text(memory.taken_bytes)) else ""
-    return f"{_verdict(memory)} into {_size(memory.gpu_memory_bytes)} ({memory.source}){less}"
+    source = memory.source.replace("asked", "given")
+    return f"{_verdict(memory)} into {_size(memory.gpu_memory_bytes)} ({source}){less}"
 
 
 def _memory(estimate: Estimate) -> str:

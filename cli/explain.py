@@ -144,7 +144,7 @@ def _render(explained: Explained) -> str:
         (*one.features, *([one.elements] if one.elements else [])),
         ("feature", lambda feature: feature.name),
         ("unit", lambda feature: feature.unit),
-        ("asked", lambda feature: f"{feature.value:,}"),
+        ("value", lambda feature: f"{feature.value:,}"),
         ("trained from", lambda feature: f"{feature.minimum:,.0f}"),
         ("to", lambda feature: f"{feature.maximum:,.0f}"),
         ("inside", lambda feature: {True: "yes", False: "NO", None: "-"}[feature.inside]),
@@ -250,7 +250,7 @@ _FIT = "What would make it fit"
 def render_changes(changes: Sequence[FittingChange], estimate: Estimate, *, of: str = _FIT) -> str:
     if not changes:
         return title(
-            of, "  no single change" + (", also not with full recomputation" if of == _FIT else " by 1 %")
+            of, "  no single change" + (", not even with full recomputation" if of == _FIT else " by 1 %")
         )
     rows = [
         (

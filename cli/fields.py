@@ -94,7 +94,7 @@ def check_effect(options: Mapping[str, Any], layout: Parallelism, *, is_searched
         if value is not None and value != LAYOUT[name].default and with_value in idle:
             found = with_value if isinstance(with_value, str) else f"{with_value:g}"
             raise UsageError(
-                f"{option_name(name)} is given with {other} {found}, expected not: it has no effect"
+                f"{option_name(name)} has no effect with {option_name(other)} {found}, expected neither"
             )
 
 
@@ -166,7 +166,7 @@ def given_fields(fields: Mapping[str, Any], *, any_size: bool = False) -> dict[s
         if (text := given.pop(name, None)) is not None:
             is_any = any_size and field is GPU_MEMORY and text == "any"
             least = 0 if field.kind.accepts(0) else 1
-            found[field.name] = None if is_any else parse_size(text, name=name, least=least)
+            found[field.name] = None if is_any else parse_size(text, name=option_name(name), least=least)
     return renamed(given, REQUEST) | found
 
 
@@ -181,8 +181,8 @@ def help_of(field: Field) -> str:
 def check_one(first: str, given: object, second: str, also_given: object) -> None:
     """Require exactly one of two options, not None; else UsageError."""
     if (given is None) == (also_given is None):
-        found = "neither" if given is None else "both"
-        raise UsageError(f"{found} of {first} and {second} given, expected one of them")
+        found = f"neither {first} nor {second} is" if given is None else f"{first} and {second} are both"
+        raise UsageError(f"{found} given, expected one of them")
 
 
 def chosen_bundle(bundle: str | None, hardware: str | None) -> str:
@@ -254,6 +254,6 @@ def _prices(text: str | None) -> dict[str, float]:
         name = name and hardware_named(name).name
         price = _PRICE.read(amount)
         if not isinstance(price, float) or name in prices:
-            raise UsageError(f"price is {shown(text)}, expected {_PRICE.expected}")
+            raise UsageError(f"--price is {shown(text)}, expected {_PRICE.expected}")
         prices[name] = price
     return prices

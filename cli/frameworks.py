@@ -124,7 +124,7 @@ def model_of(
         name = name or file.model_name
     if name is None and file is None:
         raise UsageError(
-            "--model is not given, expected it, or --layout with a file that names or describes one"
+            "--model is not given, expected a model, or --layout with a file that names or describes one"
         )
     if name is None:
         assert file is not None

@@ -84,7 +84,7 @@ def _show(found: Hardware, bundle: Bundle, known: list[KnownOperator], steps: tu
         ("transfer", lambda one: "" if one.transfer_error is None else f"{one.transfer_error:.2f}×"),
     )
     note(
-        "\ntransfer: the factor that 90 % of times transferred from another device were within (docs/hardware.md)"
+        "\ntransfer: 90 % of the times transferred from another device are within this factor (docs/hardware.md)"
     )
 
 

@@ -43,8 +43,7 @@ def render_answer(found: IntentAnswer, *, lists_warnings: bool) -> str:
         at_front["training"] = training_text(run, in_samples=found.counts_samples) + _run_quantiles(found)
         if found.estimate.parallelism.objective == "dpo_precomputed":
             at_front["reference"] = (
-                "its earlier pass over the data is not counted: for every step of one epoch what a step with "
-                "--objective dpo takes longer"
+                "its pass over the data before training is not included (compare with --objective dpo)"
             )
     if found.fewest is not None:
         at_front["devices"] = _fewest(found.fewest)
@@ -82,7 +81,7 @@ def render_answer(found: IntentAnswer, *, lists_warnings: bool) -> str:
 def _software(found: IntentAnswer) -> str | None:
     """The training framework assumed, or what each makes of the same step."""
     if found.framework is not None:
-        return f"{framework_named(found.framework).title}: its defaults where nothing else is given"
+        return f"{framework_named(found.framework).title}: its defaults for fields that are not given"
     if not found.by_framework:
         return None
     like = found.estimate.step_time_s
@@ -136,8 +135,8 @@ def _fewest(found: Fewest) -> str:
     percentile = "none" if late is None else f"{late.parallelism.world_size:,}"
     other = "" if late in (None, found.by_median) else f" ({layout_text(late.parallelism)})" if late else ""
     return (
-        f"fewest by the median: {found.by_median.parallelism.world_size:,}, by the 95th percentile: {percentile}"
-        f"{other}; {len(found.evaluated)} sizes evaluated"
+        f"fewest: {found.by_median.parallelism.world_size:,} by the median step, {percentile} by the 95th percentile"
+        f"{other}; {counted(len(found.evaluated), 'size')} evaluated"
     )
 
 

@@ -138,7 +138,11 @@ def _run(arguments: list[str] | None) -> NoReturn:
     try:
         status = kernelcast.main(arguments, prog_name="kernelcast", standalone_mode=False)
     except KernelcastError as error:
-        click.echo(f"kernelcast: error: {one_line(str(error))}", err=True)
+        from kernelcast.runtime.request.field_types import (
+            option_name,
+        )  # imported here: commands must start fast
+
+        click.echo(f"kernelcast: error: {error.line(option_name)}", err=True)
         sys.exit(error.exit_code)
     except _NO_ARGUMENTS as error:
         error.show()  # the help

@@ -159,7 +159,7 @@ def render_plan(plan: Plan) -> str:
     ]
     if helps:
         saves = text_table(("halved", "saves"), helps, indent="  ")
-        sections.append(title("What would help most: each halved alone", saves))
+        sections.append(title("What would help most: time saved by halving each cause alone", saves))
     if plan.warnings:
         sections.append("\n".join(map(warning, plan.warnings)))
     return "\n\n".join(sections)

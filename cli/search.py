@@ -216,7 +216,7 @@ def render(
         return result.why_nothing()
     space = result.question.space
     further: Facts = {
-        "asked": f"{space.global_batch} samples per update; {_limit(result)}",
+        "given": f"{space.global_batch} samples per update; {_limit(result)}",
         "searched": _searched(result),
     }
     at_front: Facts = {}
@@ -235,7 +235,7 @@ def render(
         problems = "; ".join(result.problems)
         sections.append(warning(f"{result.counts.unanswered:,} layouts could not be predicted: {problems}"))
     if not is_quiet() and (lines := warnings_text(best.estimate, each=lists_warnings)):
-        sections.append(f"Of the best layout:\n{lines}")
+        sections.append(f"Warnings of the best layout:\n{lines}")
     return "\n\n".join(sections)
 
 

@@ -202,5 +202,5 @@ def _verdict(found: "FittedStack") -> str:
     if found.helps is None:
         return "With one layout cross-validation is not possible: whether the stack helps with others is not known."
     if found.helps:
-        return f"The stack helps: it reduces the error of steps of a {found.left_out_by} that was left out."
-    return f"The stack does NOT help: it does not reduce the error of steps of a {found.left_out_by} that was left out."
+        return f"The stack helps: it reduces the error, cross-validated by {found.left_out_by}."
+    return f"The stack does NOT help: it does not reduce the error, cross-validated by {found.left_out_by}."

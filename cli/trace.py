@@ -236,9 +236,7 @@ def _show_difference(compared: TraceComparison, notes: Sequence[str], top: int) 
         text_table(("part", "A ms", "B ms", "change ms", "change"), [*parts, row("step", compared.step)])
     )
     if compared.causes:
-        say(
-            "\ncauses, largest first (the step's time is divided between them, except what most kernels share)"
-        )
+        say("\ncauses, largest first (they add up to the change, apart from a slowdown of most kernels)")
     for cause in compared.causes:
         say(f"  {cause.line}")
     if is_quiet():

@@ -71,5 +71,5 @@ def _show(found: MemoryValidation, each: bool) -> None:
             ("error", lambda one: signed_percent(one.error)),
         )
     if not is_quiet():
-        say("\n" + "\n".join(f"not asked: {count} × {why}" for why, count in found.left_out.items()))
+        say("\n" + "\n".join(f"not predicted: {count} × {why}" for why, count in found.left_out.items()))
         say(f"settings without effect here: {', '.join(f'{key} {n}' for key, n in found.unread.items())}")

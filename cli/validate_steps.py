@@ -179,7 +179,7 @@ def _file_text(found: ScoredFile, each: bool = False) -> str:
     lines += [
         f"flagged, not scored: {step.run.label}: {step.run.flag}" for step in found.steps if step.run.flag
     ]
-    lines += [f"cannot be asked: {one}" for one in file.left_out]
+    lines += [f"cannot be predicted: {one}" for one in file.left_out]
     lines.append(f"measured: {file.source}{f'; {file.licence}' if file.licence else ''}")
     if each:
         lines += ["", _each(found.steps)]

@@ -142,7 +142,7 @@ def _check_k8s(k8s: bool) -> None:
     for parameter in context.command.params:
         source = context.get_parameter_source(parameter.name or "")
         if parameter.name in meaningless and source is ParameterSource.COMMANDLINE:
-            found = "with --k8s, expected only one" if k8s else "without --k8s, expected both"
+            found = "with --k8s, expected one of them" if k8s else "without --k8s, expected both"
             raise UsageError(f"{parameter.opts[0]} is given {found}")
 
 
@@ -171,8 +171,7 @@ def render(found: Answer) -> str:
     ]
     if found.price is not None:
         rows.append(["cost", *(f"{held.cost or 0:,.2f}" for held in columns)])
-    step, cluster = times.step, estimate.cluster
-    source = estimate.provenance
+    step, source = times.step, estimate.provenance
     lines: Facts = {
         "job": f"between {format_time(times.low_s)} and {format_time(times.high_s)} (90 % interval); "
         f"requested: its upper end and a margin of {times.margin:.0%}",
@@ -180,7 +179,7 @@ def render(found: Answer) -> str:
         f"({between(step.low_s, step.high_s, like=step.expected_s)})",
         "hardware": "; ".join(source.compute) or "not recorded",
         "layout": f"{layout.degrees} = {found.gpus} GPU(s) "
-        f"on {found.nodes} node(s), {cluster.gpus_per_node} per node ({estimate.cluster_source})",
+        f"on {found.nodes} node(s), {estimate.per_node_text}",
         "stack": None if source.stack is None else str(source.stack),
         "calibration": None if source.calibration is None else source.calibration.summary,
     }

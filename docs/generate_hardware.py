@@ -74,7 +74,7 @@ def _sustained() -> str:
 
 
 def _known() -> str:
-    """How each operator of the measured devices is known, a letter each."""
+    """The source of each operator's times on the measured devices, as a letter."""
     letters = {
         "measured": "m",
         "measured as a sum": "m",

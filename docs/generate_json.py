@@ -191,7 +191,7 @@ def _section(reference: Reference, name: str) -> Iterator[str]:
 
 
 def _types(names: Sequence[str], types: Sequence[str]) -> str:
-    """The types of keys that share a row; after the first those that differ from the one before."""
+    """The types of keys that share a row: the first, then each type that differs from the previous key's."""
     changed = [one for before, *one in zip(types, names[1:], types[1:], strict=False) if before != one[1]]
     return ", ".join([types[0], *(f"`{name}` {type_}" for name, type_ in changed)])
 

@@ -233,7 +233,7 @@ class Plan:
         low, high = self.rate.interval() if np.isfinite(self.rate.events) else (1.0, 1.0)
         if low and high / low > 4:
             lines.append(
-                f"failure rates of sites differ: {low:.2g} to {high:.2g} per 1,000 node-days (90 %), "
+                f"failure rates of sites differ: {low:.2g} to {high:.2g} per 1,000 node-days (90 %); "
                 "your own job logs narrow the range (kernelcast plan fit-failures)"
             )
         if self.estimate.memory.fits is False:

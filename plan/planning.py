@@ -84,8 +84,8 @@ def plan(
         return plan_of(estimator, estimated(Wish(gpus=gpus)), own, rate=rate, spread=spread, fabric=fabric)
     data = Wish.of_data(own)
     if gpus is not None or not data.has_data:
-        given = "gpus" if gpus is not None else "no tokens"
-        raise UsageError(f"deadline is given with {given}, expected tokens or samples, and no gpus")
+        fields = ("deadline", "tokens", "samples", "gpus")
+        raise UsageError("{} needs {} or {}, and finds {} itself", fields=fields)
     days = deadline_s / _S_PER_DAY
     target = days
     for _ in range(_MOST_ROUNDS):
@@ -95,7 +95,8 @@ def plan(
         # What all but steps takes, and uncertainty, comes off the time that steps may take.
         target = 0.999 * min(target, days * planned.expected.work_s / _S_PER_DAY / planned.days[1])
     raise UsageError(
-        f"deadline is {days:g} days, expected at least {planned.days[1]:.1f}: that of the largest size tried"
+        f"{{}} is {days:g} days, expected at least {planned.days[1]:.1f}, the time of the largest size tried",
+        fields=("deadline",),
     )
 
 
@@ -107,16 +108,17 @@ def read_plan(values: Mapping[str, Any]) -> dict[str, Any]:
     own = {name: PLAN[name].kind.parse(name, value) for name, value in values.items() if value is not None}
     given = [name for name in ("tokens", "samples", "steps") if name in own]
     if len(given) != 1:
-        found = f"{' and '.join(given)} are" if given else "none of tokens, samples and steps is"
-        raise UsageError(f"{found} given, expected one of them")
+        fields = tuple(given) or ("tokens", "samples", "steps")
+        found = f"{' and '.join(['{}'] * len(given))} are" if given else "none of {}, {} and {} is"
+        raise UsageError(f"{found} given, expected one of them", fields=fields)
     Wish.of_data(own)
     for name, other in _ONLY_WITH.items():
         if own.get(name, False) is not False and other not in own:
-            raise UsageError(f"{name} is given without {other}, expected both")
+            raise UsageError("{} is given without {}, expected both", fields=(name, other))
     for name, other, idle in _IDLE_WITH:
         if name in own and other in own and idle in (None, own[other]):
-            found = other if idle is None else f"{other} {idle}"
-            raise UsageError(f"{name} is given with {found}, expected one of them")
+            found = "" if idle is None else f" {idle}"
+            raise UsageError(f"{{}} is given with {{}}{found}, expected one of them", fields=(name, other))
     return own
 
 
@@ -138,7 +140,9 @@ def plan_of(
     nodes = math.ceil(layout.world_size / per_node)
     spares = own.get("spares", 0)
     if spares > nodes:
-        raise UsageError(f"spares is {spares}, expected at most the {nodes} nodes of the run")
+        raise UsageError(
+            f"{{}} is {spares}, expected at most the {nodes} nodes of the run", fields=("spares",)
+        )
     spread = spread or spread_of(layout.world_size)
     used = rate or _rate(estimate, own, without)
     checkpoint = _checkpoint(estimator, estimate, own, nodes, fabric)
@@ -294,7 +298,10 @@ def _shortage(
         return max(0.0, short), wait_s, None
     layout = estimate.parallelism
     if layout.dp < 2:
-        raise UsageError("elastic is given with dp 1, expected dp 2 or more: another replica must continue")
+        raise UsageError(
+            "{} is given with {} 1, expected 2 or more: another replica must continue",
+            fields=("elastic", "dp"),
+        )
     try:
         asked = values_of(estimate, "model", "cluster", "bucket_entries", "timeline")
         fewer = replace(layout, dp=layout.dp - 1)

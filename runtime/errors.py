@@ -6,7 +6,7 @@ For a misspelled name only typing slips are suggested, never another name that l
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from enum import Enum
 from typing import Self
@@ -41,12 +41,14 @@ class KernelcastError(Exception):
         text: str = "",
         *,
         field: str = "",
+        fields: tuple[str, ...] = (),
         found: object = Missing.MISSING,
         expected: str = "",
         subject: str = "",
     ) -> None:
         super().__init__(text)
-        self.text = text
+        self.text, self.fields = text, fields
+        """A text with a `{}` for each of the request's `fields` that it names."""
         self.found, self.expected, self.subject = found, expected, subject
         self._named = 1 if field else 0  # keys that a text names itself
         self.steps: tuple[str | int, ...] = (field,) if field else ()
@@ -66,17 +68,25 @@ class KernelcastError(Exception):
     @property
     def message(self) -> str:
         """The line without what was read."""
+        return self._message(str)
+
+    def _message(self, name: Callable[[str], str]) -> str:
         if self.text:
-            return self.text
+            return self.text.format(*map(name, self.fields)) if self.fields else self.text
         found = "missing" if self.found is Missing.MISSING else shown_value(self.found)
         line = f"{self.subject or self.path or 'the value'} is {found}"
         return f"{line}, expected {self.expected}" if self.expected else line
 
     def __str__(self) -> str:
+        return self.line()
+
+    def line(self, name: Callable[[str], str] = str) -> str:
+        """The whole message. `name` is how a user calls a field of the request, unless it was read from a file."""
         places, keys = self._places_and_keys()
+        message = self._message(str if places else name)
         if (self.text or self.subject) and (outer := _path(keys[: len(keys) - self._named])):
             places.append(outer)
-        return one_line(": ".join((*places, self.message)))
+        return one_line(": ".join((*places, message)))
 
     def at(self, *keys: str | int) -> Self:
         """The same error, about a field or an item inside of these."""

@@ -174,7 +174,7 @@ class Stack(Record):
             return f"{words}; not fitted"
         words += f"; by {self.steps} measured steps: mean error {self.error_before * 100:.1f} % before"
         left_out = self.error_left_out
-        return words if left_out is None else f"{words}, {left_out * 100:.1f} % left out"
+        return words if left_out is None else f"{words}, {left_out * 100:.1f} % cross-validated"
 
 
 def factor_index(operator: str) -> int | None:

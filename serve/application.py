@@ -161,7 +161,7 @@ class Application:
                 self._refusal = error  # whatever it is: those that wait must not be told that all is well
                 if isinstance(error, KernelcastError):
                     self.metrics.reloads.labels("refused").inc()
-                    _log(f"reload refused, {self.warm.digest[:12]} answers on: {error}")
+                    _log(f"reload refused, still serving {self.warm.digest[:12]}: {error}")
                 raise
             self.warm, self._remembered, self._under_way = warm, Answers(SENT_BYTES), {}
             self.metrics.answers_with(warm)
@@ -275,7 +275,7 @@ class Application:
         return await self._pools[pool].run(lambda: work(warm))
 
     async def _catalogue(self, request: Request) -> Response:
-        # Remembered, and in a pool at first: it takes longer than others may wait.
+        # Cached, and first computed in a thread: it takes longer than other requests may wait.
         return await self._again_or(
             request.url.path, b"", self.warm, lambda warm: json_bytes(catalogue(warm))
         )
@@ -308,7 +308,7 @@ class Application:
             await self.reload()
         except KernelcastError:
             # Why is in the server's log: it may name files.
-            return json_error(422, "the new bundle or site file is not sound, the old one answers on")
+            return json_error(422, "the new bundle or site file is not valid, the old one stays in use")
         return Response(self.health(), media_type=JSON)
 
 

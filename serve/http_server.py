@@ -137,7 +137,7 @@ def tcp_listener(address: str, *, allow_remote: bool = False) -> Listener:
         made.listen(BACKLOG)
     except OSError as error:
         made.close()
-        raise DataError(f"address {address}: cannot be had ({error.strerror})") from error
+        raise DataError(f"address {address}: cannot be listened on ({error.strerror})") from error
     shown_host = f"[{at}]" if at.version == 6 else str(at)
     name = f"http://{shown_host}:{made.getsockname()[1]}"
     return Listener(socket=made, name=name, is_local=at.is_loopback)

@@ -63,7 +63,7 @@ class Pool:
             Busy: it was not begun, or was not done in time (then it goes on, and its result is dropped).
         """
         if self._count >= self._most:
-            raise Busy(f"{self._most} questions are being answered or wait, expected fewer at a time")
+            raise Busy(f"{self._most} requests are being answered or wait, expected fewer at a time")
         future = self._executor.submit(work)
         self._change(1)
         loop = asyncio.get_running_loop()

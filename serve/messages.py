@@ -243,7 +243,7 @@ def known_fields(
         if name not in names:
             raise unknown_field(name, names)
         if value is None and name not in may_be_null:
-            raise UsageError(f"{name} is null, expected a value; leave it out to have its default")
+            raise UsageError(f"{name} is null, expected a value; omit it for its default")
     return found
 
 
@@ -254,5 +254,5 @@ def require_field(values: Mapping[str, Any], name: str) -> Any:
         UsageError: it is missing.
     """
     if name not in values:
-        raise UsageError(f"{name} is not given, expected it in the request")
+        raise UsageError(f"{name} is missing in the request")
     return values[name]

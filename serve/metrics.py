@@ -42,7 +42,7 @@ class Metrics:
             registry=self.registry,
         )
         self.pending = Gauge(
-            "kernelcast_pending", "Questions that are computed or wait.", ["pool"], registry=self.registry
+            "kernelcast_pending", "Requests that are computed or wait.", ["pool"], registry=self.registry
         )
         self.reloads = Counter(
             "kernelcast_reloads", "Reloads of the bundle: ok or refused.", ["result"], registry=self.registry

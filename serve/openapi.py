@@ -41,7 +41,7 @@ def document(version: str, models: Iterable[str], *, can_reload: bool) -> dict[s
         "/layouts": _post(
             "Find many fast layouts, as a table of numbers.", "LayoutsRequest", _answer(LAYOUTS_FORMAT)
         ),
-        "/catalogue": _get("What can be named.", JSON, _answer(CATALOGUE_FORMAT)),
+        "/catalogue": _get("Names of hardware, models, fabrics and stacks.", JSON, _answer(CATALOGUE_FORMAT)),
         "/walltime": _walltime(),
         "/plan": _post("Plan a whole run: failures, checkpoints, days.", "PlanRequest", _answer(PLAN_FORMAT)),
         "/health": _get("Whether the server answers, and with which bundle.", JSON, TEXTS["health"]),
@@ -49,9 +49,9 @@ def document(version: str, models: Iterable[str], *, can_reload: bool) -> dict[s
         "/openapi.json": _get("This description.", JSON, {"type": "object"}),
     }
     if can_reload:
-        problems = {"422": _problem("The new bundle is not sound; the old one answers on.")}
+        problems = {"422": _problem("The new bundle is not valid; the old one stays in use.")}
         reload = {
-            "summary": "Read the bundle and the site's file again.",
+            "summary": "Reload the bundle and the site file.",
             "responses": {**_ok(JSON, TEXTS["health"]), **problems},
         }
         paths["/reload"] = {"post": reload}

@@ -31,7 +31,7 @@ def _one_or_several(field: Field, usual: str = "") -> Schema:
     return {
         "description": field.help
         + (" Numbers, or a text such as 1,2,4-8 or 16-." if ranges else "")
-        + (f" Not given: {usual}." if usual else ""),
+        + (f" Default: {usual}." if usual else ""),
         "anyOf": [
             *([{"type": "string", "pattern": pattern}] if ranges else []),
             one,
@@ -70,7 +70,7 @@ _MODEL: Schema = TEXTS["fields"]["model"]
 _HARDWARE: Schema = {**TEXTS["fields"]["hardware"], "enum": list(all_hardware())}
 _FABRIC: Schema = {
     "description": "What connects the devices: a fabric by name (one that ships, or the site's), or the fields of a "
-    f"description (docs/fabrics.md). Not given: {REQUEST['fabric'].otherwise}.",
+    f"description (docs/fabrics.md). Default: {REQUEST['fabric'].otherwise}.",
     "anyOf": [
         {"type": "string", "minLength": 1, "examples": ["h100-3200g"]},
         {"type": "object", "required": ["name", "devices_per_node"]},
@@ -109,7 +109,7 @@ SEARCH_FIELDS: Mapping[str, Schema] = {
     GPU_MEMORY.name: {
         **GPU_MEMORY.schema,
         "type": ["integer", "null"],
-        "description": "Memory of a device; null leaves no layout out. Not given: the bundle's.",
+        "description": "Memory of a device; null for no limit. Default: the bundle's.",
     },
     **{name: _one_or_several(field, USUAL.get(name, "any")) for name, field in LIMITS.items()},
     "rank_by": SEARCH["rank_by"].schema,

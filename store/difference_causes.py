@@ -319,7 +319,7 @@ def _reason(rows: Sequence[_Row]) -> tuple[str, str]:
     one_launches, _, two_launches, _ = (sum(values) for values in zip(*sums.values(), strict=True))
     more, ratio = two_launches / one_launches, _two_ms(rows) / _one_ms(rows) if _one_ms(rows) else math.inf
     if abs(more - 1) >= _MORE_OFTEN * abs(ratio - 1):
-        return "more_work", f"launches {two_launches:,.0f} kernels a step, before {one_launches:,.0f}"
+        return "more_work", f"launches {two_launches:,.0f} kernels a step instead of {one_launches:,.0f}"
     longest = max(sorted(sums), key=lambda name: abs(sums[name][3] - sums[name][1]))
     return (
         "slow_kernels",

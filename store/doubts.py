@@ -127,7 +127,9 @@ def doubts_text(counts: Mapping[str, int], samples: int) -> str:
     if not impossible and not outliers:
         return ""
     s = "" if outliers == 1 else "s"
-    return f"{impossible:,} impossible and {outliers:,} outlier{s} of {samples:,} samples: they train nothing"
+    return (
+        f"{impossible:,} impossible and {outliers:,} outlier{s} of {samples:,} samples, which train ignores"
+    )
 
 
 def _work(sample: Timed) -> float:
@@ -152,7 +154,7 @@ def _plateau(work: _Array, times_us: _Array, impossible: NDArray[np.bool_]) -> I
             yield (
                 int(row),
                 (
-                    f"{times_us[row]:.6g} µs, as long as impossible ones of up to {larger.max():.3g} times the work"
+                    f"{times_us[row]:.6g} µs, as for impossible samples of up to {larger.max():.3g} times the work"
                 ),
             )
 

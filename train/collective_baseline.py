@@ -121,7 +121,7 @@ def _power_of_two(coefficients: Sequence[float], terms: Sequence[Column]) -> Col
 
 
 def fit_latency_bandwidth(op: Operator, workloads: Array, times_us: Array) -> LatencyBandwidth:
-    """Fit each layout by least absolute log error, which follows the bulk of the rows, and what lies between them."""
+    """Fit each layout by least absolute log error, which is robust to outliers, and the layouts between them."""
     found = sorted(set(map(tuple, workloads[:, 1:].tolist())))
     rows = [(workloads[:, 1:] == layout).all(axis=1) for layout in found]
     lines = [_line(workloads[own, 0], times_us[own]) for own in rows]
@@ -166,12 +166,12 @@ def _line(entries: Array, times_us: Array) -> tuple[float, float]:
         latency_us, entry_us = scaled_latency / largest[0], scaled_entry / largest[1]
         predicted_us = latency_us + entry_us * entries
         ratio = np.maximum(predicted_us / times_us, 1e-6)
-        # Squares so weighted have the slope of |log(ratio)| at this point: the same for near and far rows.
+        # With these weights the squares have the slope of |log(ratio)|, which does not grow with the error.
         weights = 1 / np.sqrt(ratio * np.maximum(np.abs(ratio - 1), _SMALLEST_ERROR))
     shortest = float(times_us.min())
     return (
         max(float(latency_us), _SMALLEST_LATENCY * shortest),
-        # Rows of one size leave it open which of the two it is.
+        # Rows of a single size do not determine both.
         max(float(entry_us), _SMALLEST_LATENCY * shortest / float(largest[1])),
     )
 
@@ -182,7 +182,7 @@ def _spread(off: Array) -> float:
 
 
 def _smooth(columns: Sequence[Column], values: Array, prior: Sequence[float]) -> tuple[float, ...]:
-    """Coefficients of least squares, drawn to the prior's where the layouts leave them open."""
+    """Least-squares coefficients, shrunk towards the prior's, which decide what the layouts do not determine."""
     terms = np.column_stack(np.broadcast_arrays(*columns, values)[:-1])
     start = np.array(prior)
     weight = np.full(len(start), _PRIOR_WEIGHT)

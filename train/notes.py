@@ -37,7 +37,7 @@ def notes_on(rows: Iterable[Row], tables: Iterable[Table]) -> tuple[Note, ...]:
     for table in tables:
         if len(table.layouts) == 1:
             [(nodes, gpus)] = table.layouts
-            text = f"measured on {nodes} × {gpus} processes only: times of other layouts are guesses"
+            text = f"measured on {nodes} × {gpus} processes only: times of other layouts are extrapolated"
             found.append(Note(operator=table.operator, direction=table.direction, text=text))
     return tuple(found)
 
@@ -52,7 +52,7 @@ def conflict_notes(rows: Iterable[Row]) -> Iterator[Note]:
             worst = max(conflicting, key=factors.__getitem__)
             text = (
                 f"{len(conflicting)} workloads were measured several times with times up to {factors[worst]:.3g}× "
-                f"apart (worst: [{', '.join(map(str, worst))}]); the middle one counts"
+                f"apart (worst: [{', '.join(map(str, worst))}]); the median counts"
             )
             yield Note(operator=operator, direction=direction, text=text)
 
@@ -72,7 +72,7 @@ def _run_notes(rows: Iterable[Row]) -> Iterator[Note]:
             runs = " and ".join(f"{us:g} µs in run {run[:12]} {_of(origin)}" for us, (origin, run) in ends)
             text = (
                 f"runs differ by more than {_RUNS_AGREE:.0%} at {len(differing)} workloads, by up to {factor:.3g}× "
-                f"([{', '.join(map(str, vector))}]: {runs}); the median counts, of this database's own twice"
+                f"([{', '.join(map(str, vector))}]: {runs}); the median counts (runs of this database twice)"
             )
             yield Note(operator=operator, direction=direction, text=text)
         origins = Counter(row.origin for own in measured.values() for row in own)

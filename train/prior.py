@@ -78,7 +78,7 @@ class Prior:
             target=_measured(compute, here if is_known else None),
             scaled_by="the measured rates of matrix products, where these count"
             if is_known
-            else "nothing, as the peaks are not known of both devices",
+            else "nothing: a device's peaks are not known",
             is_comparable=donor.kind == compute.kind,
         )
 

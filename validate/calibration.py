@@ -163,8 +163,8 @@ class PredictedStep:
         predicted_s = estimate.step_time_s
         if not run.measured_s / LARGEST_FACTOR <= predicted_s <= run.measured_s * LARGEST_FACTOR:
             raise UsageError(
-                f"run {run.label}: measured_s is {run.measured_s:g}, predicted are {predicted_s:.4g} s, expected at "
-                f"most a factor of {LARGEST_FACTOR:g} between them (is it in seconds?)"
+                f"run {run.label}: measured_s is {run.measured_s:g}, but {predicted_s:.4g} s are predicted, expected "
+                f"at most a factor of {LARGEST_FACTOR:g} between them (is it in seconds?)"
             )
         return cls(run, Configuration.of(run, estimator.bundle.manifest), estimate)
 

@@ -182,7 +182,7 @@ def covered(found: MemoryValidation) -> dict[str, tuple[int, int]]:
 
 
 def validate_memory(directory: Path) -> MemoryValidation:
-    """Predict every case in the folders of `directory` that can be asked; errors as `asked_cases`."""
+    """Predict every supported case in the folders of `directory`; errors as `asked_cases`."""
     found = asked_cases(directory)
     return MemoryValidation(
         cases=tuple(_compared(found.cases)),

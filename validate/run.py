@@ -40,7 +40,9 @@ def predict_jobs(config: RunConfig, estimator: Estimator) -> dict[TrainingJob, t
     found = {}
     for job in config.jobs:
         if job.dtype != dtype:
-            raise UsageError(f"bundle {estimator.bundle.path} was measured in {dtype}, asked is {job.dtype}")
+            raise UsageError(
+                f"bundle {estimator.bundle.path} was measured in {dtype}, but the configuration is in {job.dtype}"
+            )
         asked = values_of(job, "model", "parallelism", "bucket_entries")
         asked["cluster"] = Cluster(gpus_per_node=job.parallelism.world_size)
         with error_context(f"{job.model.name} ({job.label})"):

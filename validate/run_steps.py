@@ -70,7 +70,7 @@ _FURTHER = ("cp", "ep", "expert_imbalance")
 
 def _options(job: TrainingJob) -> dict[str, Any]:
     layout = job.parallelism
-    # Steps of older versions lack them.
+    # Steps stored by older versions lack these fields.
     further = {name: getattr(layout, name) for name in _FURTHER if getattr(layout, name) != 1}
     if layout.cp > 1:
         further["context_exchange"] = layout.context_exchange

@@ -220,8 +220,8 @@ def _check_nodes(given: Allocation, estimate: Estimate) -> None:
     nodes = -(-layout.world_size // per_node)
     if given.gpus is None and given.nodes not in (None, nodes):
         raise UsageError(
-            f"layout {layout.degrees} needs {nodes} node(s) of {per_node} GPU(s) ({estimate.cluster_source}), "
-            f"expected {given.nodes}, as the job asks for ({given.origin}); gpus_per_node sets the number per node"
+            f"layout {layout.degrees} needs {nodes} node(s), {estimate.per_node_text}, "
+            f"expected {given.nodes} as in the job ({given.origin}); gpus_per_node sets the number per node"
         )
 
 
@@ -307,13 +307,13 @@ def _warnings(found: Walltime, estimate: Estimate, asked_s: float | None) -> lis
     lines = []
     if asked_s is not None and asked_s < found.low_s:
         lines.append(
-            f"time limit {format_time(asked_s)} is shorter than the {format_time(found.low_s)} that the job takes "
-            f"at least, as predicted; {format_time(found.walltime_s)} would do"
+            f"time limit {format_time(asked_s)} is shorter than the predicted minimum of {format_time(found.low_s)}; "
+            f"request {format_time(found.walltime_s)}"
         )
     if found.jobs > 1:
         lines.append(
-            f"the job needs {format_time(found.needed_s)}, more than the longest time of one job: "
-            f"{found.jobs} jobs of {format_time(found.walltime_s)} that go on from checkpoints"
+            f"the job needs {format_time(found.needed_s)}, more than the maximum of one job: "
+            f"{found.jobs} jobs of {format_time(found.walltime_s)} that continue from checkpoints"
         )
     if estimate.memory.fits is False:
         needed_gib, has_gib = (
@@ -325,4 +325,4 @@ def _warnings(found: Walltime, estimate: Estimate, asked_s: float | None) -> lis
         lines.append(f"the bundle's calibration is not applied: it was {calibration.reason}")
     # What the bundle never holds is no matter of this job.
     doubts = (one for one in estimate.doubts if one.has_influence and one.cause is not Cause.LEFT_OUT)
-    return [*lines, *(f"the prediction is less certain, {doubt.line}" for doubt in doubts)]
+    return [*lines, *(f"the prediction is less certain: {doubt.line}" for doubt in doubts)]

@@ -115,11 +115,11 @@ def device_hours(time_s: float, devices: int) -> float:
 
 
 def _jobs(needed_s: float, step: StepTime, overheads: Overheads, margin: float, max_time_s: float) -> int:
-    """Number of jobs of the longest time: each further job starts up, and repeats up to a checkpoint's interval."""
+    """Number of jobs of `max_time_s`: each job after the first restarts, and repeats at most a checkpoint's interval."""
     most, needed = format_time(max_time_s), format_time(needed_s)
     too_long = f"max_time is {most}, expected at least the {needed} that the job needs"
     if overheads.checkpoint_every is None:
-        raise UsageError(f"{too_long}, or checkpoint_every, so that another job can go on", field="max_time")
+        raise UsageError(f"{too_long}, or checkpoint_every: another job then continues", field="max_time")
     again_s = (1 + margin) * (overheads.restart_s + overheads.checkpoint_every * step.high_s)
     if max_time_s <= again_s:
         raise UsageError(

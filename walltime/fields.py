@@ -160,9 +160,9 @@ def give(
         if name not in FIELDS:
             raise unknown_field(said, FIELDS if site else JOB_FIELDS).within(origin)
         if name in SITE_ONLY and not site:
-            raise UsageError(f"{origin}: field {name} stands here, expected in the site file only")
+            raise UsageError(f"{origin}: field {name} is set here, expected only in the site file")
         if name in found:
-            both = f" ({said} and {name} are one field)" if FIELDS[name].old else ""
+            both = f" ({said} is an old name of {name})" if FIELDS[name].old else ""
             raise UsageError(f"{origin}: {said} is given again, first in {found[name].origin}{both}")
         with error_context(origin):
             read = FIELDS[name].kind.parse(said, value)

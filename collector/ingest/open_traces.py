@@ -33,7 +33,7 @@ def opened_traces(
     if databases:
         if len(paths) > 1:
             raise DataError(
-                f"{databases[0]}: is a database among {len(paths)} files, expected it alone, or traces"
+                f"{databases[0]}: is a database among {len(paths)} files, expected one database, or traces"
             )
         with Database.open(databases[0], read_only=True) as database:
             yield database

@@ -136,7 +136,7 @@ class Surroundings:
     experts: ExpertCalls = field(default_factory=ExpertCalls)
     role_of: Mapping[int, str] = field(
         default_factory=dict
-    )  # of calls, by their order; it says more than widths
+    )  # of calls, by their order; more specific than `widths`
 
     @classmethod
     def of(cls, tree: CallTree, sequences: Iterable[Recognition] = ()) -> "Surroundings":
@@ -156,7 +156,7 @@ class Surroundings:
         is_wanted &= np.array([node is None for node in tree.backward_nodes], dtype=bool)
         rows = np.flatnonzero(is_wanted)
         first, alike = distinct(tree.calls.kind[rows], tree.calls.arguments[rows])
-        # Roles follow from how often products run, and perhaps only some layers run again.
+        # Roles follow from how often products run, so recomputed calls are left out: not all layers may be recomputed.
         once = ~np.array(tree.recomputed, dtype=bool)[rows]
         counts = np.bincount(alike[once], minlength=len(first))
         last = np.zeros_like(first)

@@ -58,7 +58,7 @@ def begins_after_pauses(steps: Events, launched_us: Floats) -> Floats:
 
 
 def marks_of(trace: Trace, *categories: str) -> Events:
-    """The first event of a trace, where its clock starts, the categories, and all that this module reads."""
+    """The first event of a trace (its clock's start), events of `categories`, annotations and scopes."""
     is_mark = trace.events.where(
         lambda category, name: category == ANNOTATION_CATEGORY or is_scope(category, name)
     )

@@ -101,9 +101,9 @@ class TraceEvents:
 
     @cached_property
     def _lacks_events(self) -> NDArray[np.bool_]:
-        """Which steps of a truncated file lack events: those whose calls launched fewer kernels than in another step.
+        """Steps of a truncated file that lack events: their calls launched fewer kernels than the same calls elsewhere.
 
-        Kineto writes calls in order, and after them kernels buffer by buffer: any step may lack some.
+        Kineto writes all calls first, then kernels buffer by buffer: any step may lack kernels.
         """
         steps, calls, around = self._steps, self.extracted.tree.calls, self.extracted.pieces.call
         if not self.extracted.is_device:

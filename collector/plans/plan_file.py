@@ -52,8 +52,10 @@ def _plan_from(document: dict[str, Any], *, name: str) -> Plan:
         given["models"] = tuple(map(load_model, names))
     plan = Plan.from_dict({**given, "name": name})
     if bool(plan.messages) == bool(plan.collectives):
-        found = "both" if plan.messages else "neither"
-        raise UsageError(f"{found} of messages and collectives are given, expected one of them")
+        found = (
+            "messages and collectives are both" if plan.messages else "neither messages nor collectives are"
+        )
+        raise UsageError(f"{found} given, expected one of them")
     return plan
 
 

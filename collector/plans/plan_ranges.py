@@ -67,8 +67,9 @@ class Ranges(Record):
         ]:
             raise UsageError(field=missing[0])
         if bool(self.head_size) == bool(self.attention_heads):
-            found = "both" if self.head_size else "neither"
-            raise UsageError(f"{found} of head_size and attention_heads are given, expected one of them")
+            found = "{} and {} are both" if self.head_size else "neither {} nor {} is"
+            found = found.format("head_size", "attention_heads")
+            raise UsageError(f"{found} given, expected one of them")
         of_experts = [bool(one) for one in (self.experts, self.experts_per_token, self.expert_ratio)]
         if any(of_experts) and not all(of_experts):
             raise UsageError(
@@ -148,7 +149,7 @@ class Plan(Record):
         if self.models and given:
             raise UsageError(f"ranges.{given[0]} is given together with models, whose own sizes are measured")
         if not self.models and not self.ranges.hidden_size:
-            raise UsageError("ranges.hidden_size is missing, expected it, or models by name")
+            raise UsageError("ranges.hidden_size is missing, expected sizes, or models by name")
 
     def axes(self) -> dict[str, tuple[float, ...]]:
         """The non-empty ranges, by name; with models also their indices."""

@@ -55,7 +55,7 @@ _OF_PACKAGE = {"1": "flash-1", "2": "flash-2"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelChange:
-    """Fused attention is answered for the kernel `asked`, on a device of `architecture`, from what `manifest` holds."""
+    """Answers for the attention kernel `asked` on a device of `architecture`, from times in `manifest`'s bundle."""
 
     asked: str
     architecture: str
@@ -86,9 +86,9 @@ class KernelChange:
 
 
 def kernel_change(asked: str, bundle: Bundle, factors: Factors | None = None) -> KernelChange | None:
-    """What answers for another kernel than the measured one, None where that is not asked; `factors` multiply the
-    answers. DataError where the kernel does not run on the device, the measured one is not stated, no ratio of both is
-    published, or a stack's factor of attention already holds another kernel.
+    """The change from the measured attention kernel to the requested one, None for the measured one. DataError where the
+    kernel does not run on the device, the measured one is not stated, no ratio of the two is published, or the attention
+    factor of the stack (`factors`) was fitted to another kernel.
     """
     if asked == AS_MEASURED:
         return None
@@ -103,7 +103,7 @@ def kernel_change(asked: str, bundle: Bundle, factors: Factors | None = None) ->
 
 
 def answerable_kernels(bundle: Bundle) -> tuple[str, ...]:
-    """Kernels that a bundle's attention can be asked for, the measured one among them."""
+    """Attention kernels that a bundle can predict, including the measured one."""
     device = measured_device(bundle)
     if device is None:
         return ()
@@ -146,7 +146,7 @@ def _problem(asked: str, bundle: Bundle, device: Device | None) -> str:
 
 
 def _problem_of_stack(factors: Factors | None) -> str:
-    """Why a stack's answers cannot be asked for another kernel: its factor was fitted to steps with one of its own."""
+    """Why a stack rules out another kernel: its attention factor was fitted to steps with a kernel of its own."""
     if factors is None:
         return ""
     from kernelcast.runtime.stack import Stack

@@ -174,7 +174,7 @@ def never_compared(model: ModelConfig, layout: Parallelism, device_name: str) ->
     if layout.frozen_weights != "same":
         return "no step with weights in 4 bit was compared"
     if model.recurrent_heads and "recurrent" not in {one.kind for one in sources}:
-        return "the interval knows no step with recurrent layers"
+        return "no step with recurrent layers was compared"
     words = re.split(r"[ -]", device_name.lower())
     is_known = not device_name or not _compared_chips().isdisjoint(words)
     return "" if is_known else f"no step on {device_name} was compared"

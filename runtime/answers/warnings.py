@@ -177,7 +177,10 @@ def devices_per_node_warnings(
         if sizes and used not in sizes:
             known = sorted(set(sizes))
             values = {"kind": "devices_per_node", "used": used, "source": source, "of": of, "known": known}
-            found.append(warning_of("devices_per_node", values, sizes=", ".join(map(str, known))))
+            origin = source.replace("asked", "given")
+            found.append(
+                warning_of("devices_per_node", values, sizes=", ".join(map(str, known)), origin=origin)
+            )
     return tuple(found)
 
 

@@ -140,7 +140,7 @@ class Calibration(Record):
             return words
         return (
             f"{words}: mean error {self.mean_error_before * 100:.1f} % before, "
-            f"{self.mean_error_left_out * 100:.1f} % for steps left out"
+            f"{self.mean_error_left_out * 100:.1f} % cross-validated"
         )
 
     def to_dict(self) -> dict[str, Any]:

@@ -58,7 +58,7 @@ class Likeness(Record):
     noise: _Scale = 0.06
 
     def covariance(self, some: "Array", others: "Array") -> "Array":
-        """Of positions [n, 2 + features] with others [m, 2 + features], float64 [n, m]; without noise."""
+        """Covariance of positions [n, 2 + features] with others [m, 2 + features], float64 [n, m]; without noise."""
         import numpy as np  # only here: reading a bundle does not need it
 
         found: Array = self.offset + self.efficiency * np.outer(some[:, EFFICIENCY], others[:, EFFICIENCY])
@@ -84,7 +84,7 @@ def positions(
 
 
 def centred(places: "Array", knots: "Array") -> "Array":
-    """Positions with their efficiency counted from the mean of the knots', so that the line has its zero there."""
+    """Positions whose efficiency is relative to the knots' mean, where the linear term is 0."""
     found = places.copy()
     found[:, EFFICIENCY] -= knots[:, EFFICIENCY].mean()
     return found
@@ -94,8 +94,8 @@ def centred(places: "Array", knots: "Array") -> "Array":
 class Correction(Record):
     """Σ `weights`[i] · covariance with `knots`[i], the positions [points, 2 + features] of what was measured.
 
-    The efficiency is held inside that of the knots: no line is carried on. `earlier` is the correction that the
-    prediction had before, where it had one.
+    Efficiencies are clipped to the range of the knots, so nothing is extrapolated. `earlier` is the correction that the
+    prediction already had, if any.
 
     Raises:
         DataError: a value is outside what is allowed.

@@ -133,9 +133,7 @@ class AskedStep:
             (operator, _), problem = next(iter(answers.problems.items()))
             needed_by = f"model {self.model.name}"
             if OPERATORS[operator].dtype:
-                needed_by += (
-                    f" with fp8_recipe {self.parallelism.fp8_recipe}; none needs no products in 8 bit"
-                )
+                needed_by += f" with fp8_recipe {self.parallelism.fp8_recipe}, but not with fp8_recipe none"
             raise DataError(f"{problem} (needed by {needed_by})")
         [step] = found
         return step

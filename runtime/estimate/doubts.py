@@ -95,7 +95,7 @@ def software_warning(others: Sequence[str], provenance: Provenance) -> str:
     if not others:
         return ""
     measured = "; ".join(provenance.data or provenance.software)
-    return f"software: no measurement names {', '.join(others)}; they are of {measured}"
+    return f"software: measured with {measured}, not with {', '.join(others)}"
 
 
 LEAST_SHARE = 0.001

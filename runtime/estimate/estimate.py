@@ -278,6 +278,11 @@ class Estimate:
             "warning_groups": [doubt.to_dict() for doubt in doubts],
         }
 
+    @property
+    def per_node_text(self) -> str:
+        """Devices per node and the source of this number: `8 per node (fabric)`."""
+        return f"{self.cluster.gpus_per_node:,} per node ({self.cluster_source.replace('asked', 'given')})"
+
     @cached_property
     def model_flops(self) -> float:
         """FLOPs of the model in this step of the whole job, without recomputation (utilisation.py)."""

@@ -261,7 +261,7 @@ def with_devices(facts: Mapping[str, Any], asked: Mapping[str, Any]) -> Facts:
     is_free = "dp" not in asked
     if is_free and ("dp" not in facts or "devices" in asked):
         if devices is None:
-            raise UsageError("does not tell dp, expected the devices of the job: give --gpus or --dp")
+            raise UsageError("does not state dp, expected the devices of the job: give --gpus or --dp")
         facts["dp"], rest = divmod(devices, others)
         if rest:
             named = " · ".join(name for name in DEGREES if name != "dp")

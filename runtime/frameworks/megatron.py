@@ -190,7 +190,7 @@ class Dropout(Row):
             LAYOUT["dropout"].kind.parse(key, settings.get(key, _USUAL_DROPOUT)) for key in self.keys
         )
         found, differ = float(hidden or attention), bool(hidden) != bool(attention)
-        note = f"dropout {hidden:g} and of attention {attention:g} are read as {found:g} of both"
+        note = f"dropout {hidden:g} and attention dropout {attention:g} are both read as {found:g}"
         return Found({"dropout": found}, (note,) if differ else ())
 
 

@@ -239,4 +239,5 @@ def _require_nodes(estimator: Estimator, values: Mapping[str, Any], fabric: Fabr
         and chosen_gpus_per_node(fabric) is None
         and usual_gpus_per_node(estimator.bundle) is None
     ):
-        raise UsageError("gpus_per_node is not given and the bundle knows none, expected it with days")
+        fields = ("gpus_per_node", "days")
+        raise UsageError("{} is neither given nor in the bundle, expected it with {}", fields=fields)

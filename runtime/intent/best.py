@@ -88,9 +88,8 @@ def read_open_request(
 def check_open_request(values: Mapping[str, Any]) -> None:
     """UsageError where layers are fixed, degrees do not make up the devices, or micro-batches not the batch."""
     if "layer_counts" in values:
-        raise UsageError(
-            "layer_counts is given with a search, expected not: it spreads the layers (layer_split)"
-        )
+        fields = ("layer_counts", "layer_split")
+        raise UsageError("{} is given with a search, which spreads the layers itself ({})", fields=fields)
     for whole, parts in (("gpus", DEGREES), ("global_batch", SAMPLES)):
         given = [name for name in parts if name in values]
         if whole not in values or not given:

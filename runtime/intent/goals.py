@@ -74,42 +74,48 @@ class Wish:
 
     def _check_data(self) -> None:
         if self.tokens is not None and self.samples is not None:
-            raise UsageError("samples is given with tokens, expected one of them")
+            raise UsageError("{} is given with {}, expected one of them", fields=("samples", "tokens"))
         for name in ("epochs", "sample_tokens"):
             if getattr(self, name) is not None and self.samples is None:
-                raise UsageError(f"{name} is given without samples, expected both")
+                raise UsageError("{} is given without {}, expected both", fields=(name, "samples"))
         if self.packing_efficiency is not None and not self.has_data:
-            raise UsageError(
-                "packing_efficiency is given without tokens or samples, expected one of them too"
-            )
+            fields = ("packing_efficiency", "tokens", "samples")
+            raise UsageError("{} is given without {} or {}, expected one of them too", fields=fields)
 
     def check(self, values: Mapping[str, Any], hardware: tuple[str, ...]) -> None:
         """Check it with the other fields of a request that asks for `hardware` by name; else UsageError."""
         if self.rank_by is not None and len(hardware) < 2:
-            raise UsageError("rank_by is given with one hardware, expected several, such as a100-sxm,gh200")
+            raise UsageError(
+                "{} is given with one hardware, expected several, such as a100-sxm,gh200", fields=("rank_by",)
+            )
         for name in self.prices:
             if name and name not in hardware:
                 expected = f"one of {', '.join(hardware)}" if hardware else "a price without a name"
                 raise UsageError(f"price names hardware {shown(name)}, expected {expected}")
         self._check_data()
         if self.prices and not self.has_data:
-            raise UsageError("price is given without tokens, expected both")
+            raise UsageError("{} is given without {}, expected both", fields=("price", "tokens"))
         if self.rank_by in ("days", "cost", "energy") and not self.has_data:
-            raise UsageError(field="rank_by", found=self.rank_by, expected="tokens too")
+            raise UsageError(
+                f"{{}} {self.rank_by} is given without {{}}, expected both", fields=("rank_by", "tokens")
+            )
         if self.rank_by == "cost":
             unknown = [name for name in hardware if self.price(name) is None]
             if unknown:
-                raise UsageError(f"rank_by is cost, expected a price too for {', '.join(unknown)}")
+                raise UsageError(
+                    f"{{}} cost is given without {{}} of {', '.join(unknown)}, expected both",
+                    fields=("rank_by", "price"),
+                )
         if not self.is_open:
             if len(hardware) > 1:
                 raise UsageError(
-                    f"hardware names {len(hardware)} devices, expected one, or gpus too: each then gets a layout "
-                    "of its own"
+                    f"{{}} names {len(hardware)} devices, expected one, or also {{}}: each device then gets its own "
+                    "layout",
+                    fields=("hardware", "gpus"),
                 )
             if "micro_batch" not in values:
-                raise UsageError(
-                    "micro_batch is not given, expected it, or gpus and global_batch to search for a layout"
-                )
+                fields = ("micro_batch", "gpus", "global_batch")
+                raise UsageError("{} is not given; to search for a layout, give {} and {}", fields=fields)
             read_request(values)
             return
         self._check_search(values, several=len(hardware) > 1)
@@ -118,24 +124,27 @@ class Wish:
         if self.days is not None:
             other = "gpus" if self.gpus is not None else "largest" if self.largest is not None else None
             if other is not None:
-                raise UsageError(f"{other} is given with days, expected one of them")
+                raise UsageError("{} is given with {}, expected one of them", fields=(other, "days"))
             if not self.has_data:
-                raise UsageError("days is given without tokens, expected both")
+                raise UsageError("{} is given without {}, expected both", fields=("days", "tokens"))
         elif self.gpus is None:
-            raise UsageError("largest is given without gpus, expected both")
+            raise UsageError("{} is given without {}, expected both", fields=("largest", "gpus"))
         if several and (self.days is not None or self.largest is not None):
             name = "days" if self.days is not None else "largest"
-            raise UsageError(f"{name} is given with several hardware, expected one")
+            raise UsageError("{} is given with several hardware, expected one", fields=(name,))
         known = dict(values)
         if self.gpus is not None:
             known["gpus"] = self.gpus
         if self.largest == "global-batch":
             if "global_batch" in values:
-                raise UsageError("global_batch is given, expected not with largest global-batch")
+                raise UsageError(
+                    "{} is given with {} global-batch, which finds it", fields=("global_batch", "largest")
+                )
         elif "global_batch" not in values:
-            raise UsageError("global_batch is not given, expected it with a search for a layout")
+            raise UsageError("{} is not given, which a search for a layout needs", fields=("global_batch",))
         if self.largest == "sequence-length" and "sequence_length" in values:
-            raise UsageError("sequence_length is given, expected not with largest sequence-length")
+            fields = ("sequence_length", "largest")
+            raise UsageError("{} is given with {} sequence-length, which finds it", fields=fields)
         from kernelcast.runtime.intent.best import check_open_request
 
         check_open_request(known)

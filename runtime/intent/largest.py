@@ -128,4 +128,5 @@ def _last(holds: Callable[[int], bool], least: int) -> int:
 
 def _require_memory(request: OpenRequest) -> None:
     if request.question.gpu_memory_bytes is None:
-        raise UsageError("gpu_memory is not given and the bundle knows none, expected it with largest")
+        fields = ("gpu_memory", "largest")
+        raise UsageError("{} is neither given nor in the bundle, expected it with {}", fields=fields)

@@ -59,7 +59,7 @@ class Load:
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """All of them, one after the other."""
+        """All numbers in one tuple."""
         return (*(getattr(self, name) for name in _ENDS), *self.layers, *self.live_layers)
 
 
@@ -83,7 +83,7 @@ def loads(
       section 4.2.3).
     - zb_v, dualpipe and dualpipe_v: as their passes are in order (pipeline/schedules.py).
 
-    What is in flight in the ends, and of each kind of layer, is at its most on its own, not always at the same moment.
+    Each number of passes in flight (first, last, per kind of layer) is its own maximum; the maxima need not coincide.
     """
     asked = range(pp) if stages is None else stages
     if schedule in FULL_AFTER:
@@ -98,9 +98,9 @@ def loads(
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """Of a stage's chunks, the passes that wait for their backward pass, int64 [chunks, moments].
+    """Passes of a stage's chunks that wait for their backward pass, int64 [chunks, moments].
 
-    `late` is by how many more ever wait when those are counted that wait for their weight gradients, as micro-batches.
+    `late`: by how many micro-batches the maximum grows if passes that wait for weight gradients count too.
     """
 
     chunks: tuple[int, ...]
@@ -119,15 +119,13 @@ def _waiting(schedule: Schedule, pp: int, virtual_stages: int, micro_batches: in
             changes[:, chunks.index(one.chunk), moment] = steps[one.kind]
         alive, late = changes.cumsum(axis=2)
         more = (alive + late).sum(axis=0).max() - alive.sum(axis=0).max()
-        # A moment like another one is listed once.
+        # Equal moments are listed once.
         found.append(_Waiting(tuple(chunks), np.unique(alive, axis=1), -(-int(more) // len(chunks))))
     return tuple(found)
 
 
 def _load_of(schedule: Schedule, waiting: _Waiting, counts: tuple[tuple[int, ...], ...]) -> Load:
-    """A stage of two chunks, where late weight gradients keep less than a whole pass: late are as many micro-batches as
-    there are more in flight with them than ever without them.
-    """
+    """The load of a stage with two chunks."""
     copies, chunks, alive = SCHEDULE_KINDS[schedule].copies, waiting.chunks, waiting.alive
     model_chunks = len(counts) // copies
     held = np.array([counts[chunk] for chunk in chunks], dtype=np.int64)
@@ -182,20 +180,20 @@ def _load(
 def _most_alive(
     pp: int, virtual_stages: int, micro_batches: int, ahead: int, weights: tuple[int, ...]
 ) -> int:
-    """The largest weighted sum of chunk passes in flight, interleaved: `ahead` forward, then one forward, one backward;
-    chunks take turns every pp passes, forward from the first, backward from the last.
+    """The largest weighted sum of chunk passes in flight, interleaved: `ahead` forward passes, then one forward, one
+    backward. Chunks take turns every pp passes, forward from the first, backward from the last.
     """
-    # It repeats every turn.
+    # The pattern repeats every turn.
     pairs = min(pp * virtual_stages, micro_batches * virtual_stages - ahead)
     forward, backward = _passed(pp, weights)
-    # Fullest right after a forward pass: the one of pair i comes before its backward pass.
+    # The maximum follows a forward pass: that of pair i runs before its backward pass.
     alive = forward[ahead + 1 : ahead + 1 + pairs] - backward[:pairs]
     return int(max(alive.max(initial=0), forward[ahead]))
 
 
 @lru_cache(maxsize=64)
 def _passed(pp: int, weights: tuple[int, ...]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Sums of the weights of the first passes of three turns, forward, and of one, backward, int64 [1 + passes]."""
+    """Cumulative weights of the passes of three turns forward and of one turn backward, int64 [1 + passes]."""
     turn = np.repeat(np.array(weights, dtype=np.int64), pp)
     nothing = np.zeros(1, dtype=np.int64)
     return np.cumsum(np.concatenate([nothing, turn, turn, turn])), np.cumsum(

@@ -93,7 +93,7 @@ class Bytes:
 
 
 def on_cpu(compute: Iterable[ComputeFingerprint]) -> bool:
-    """Whether memory is counted as on CPUs: where all known devices are."""
+    """Whether all known devices are CPUs, whose memory is counted differently."""
     return {device.kind for device in compute} == {"cpu"}
 
 

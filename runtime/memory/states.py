@@ -60,7 +60,7 @@ class States:
 
 
 def with_optimizer(precision: Precision, kind: OptimizerKind, states: StateType) -> Precision:
-    """The same with the moments of another optimizer than fp32 Adam (float64: 8 bytes each); masters stay."""
+    """The precision with another optimizer's moments instead of Adam's in fp32 (fp64 for float64); same masters."""
     moment = 8 if precision.weight == 8 else 4
     masters = precision.optimizer - 2 * moment
     return replace(precision, optimizer=masters + state_bytes(kind, states, moment))
@@ -77,7 +77,7 @@ def as_masters(precision: Precision) -> Precision:
 
 
 def frozen_states(parameters: Number, shards: Floats, zero: Floats, precision: Precision) -> States:
-    """Weights that are not trained: nothing else belongs to them."""
+    """Weights that are not trained: no gradients, no optimizer states."""
     weights = precision.weight * np.where(zero >= 3, np.ceil(parameters / shards), parameters)
     return States(weights=weights, gradients=np.zeros(1), optimizer=np.zeros(1))
 

@@ -57,7 +57,7 @@ def operator(name: str) -> Operator:
 
 
 def role_name(name: str, role: str) -> str:
-    """What tables call an operator in a role: the paper's name, else the operator's with the role.
+    """An operator in a role, as tables print it: the paper's name, else `operator (role)`.
 
     >>> role_name("gemm", "qkv"), role_name("bias_add", ""), role_name("gemm", "router")
     ('Linear1', 'bias_add', 'gemm (router)')

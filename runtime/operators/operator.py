@@ -49,7 +49,7 @@ BOTH_PASSES = (Direction.FORWARD, Direction.BACKWARD)
 
 
 def as_it_is(vector: Vector) -> tuple[Vector, float]:
-    """What is asked of a substitute for the same work: the same workload, once."""
+    """`Substitute.asks` for equal work: the same workload, once."""
     return vector, 1.0
 
 

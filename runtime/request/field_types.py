@@ -346,7 +346,7 @@ class Field:
     @property
     def schema(self) -> dict[str, Any]:
         """JSON Schema with description and default."""
-        described = f"{self.help} Not given: {self.otherwise}." if self.otherwise else self.help
+        described = f"{self.help} Default: {self.otherwise}." if self.otherwise else self.help
         default = {} if self.default is None else {"default": self.default}
         return {**self.kind.schema, "description": described, **default}
 

@@ -329,8 +329,9 @@ def read_layout(values: Mapping[str, Any]) -> Parallelism:
         expected = LAYOUT["micro_batch"].kind.expected
         raise UsageError(f"micro_batch is not given, expected {expected}", field="micro_batch")
     if ("micro_batches" in values) == ("global_batch" in values):
-        found = "both" if "micro_batches" in values else "neither"
-        raise UsageError(f"{found} of micro_batches and global_batch given, expected one of them")
+        found = "{} and {} are both" if "micro_batches" in values else "neither {} nor {} is"
+        fields = ("micro_batches", "global_batch")
+        raise UsageError(f"{found} given, expected one of them", fields=fields)
     if isinstance(given["layer_counts"], list):
         given["layer_counts"] = tuple(given["layer_counts"])
     if "global_batch" in values:

@@ -273,8 +273,8 @@ class FoundModel:
         if not self.longest:
             return self.notes
         length = (
-            f"{self.longest}, the longest sequence that the model serves, and is predicted; "
-            "sequence_length gives that of training"
+            f"{self.longest}, the longest sequence that the model serves; it is predicted unless "
+            "sequence_length is given"
         )
         return (*self.notes, length)
 
@@ -286,7 +286,7 @@ class FoundModel:
         """The same, with a length of training; UsageError where only the longest is known."""
         if self.longest:
             raise UsageError(
-                f"{self.longest}, the longest sequence that the model serves, expected sequence_length "
-                "(--sequence-length) with the tokens of a sequence in training"
+                f"{self.longest}, the longest sequence that the model serves, expected that of training "
+                "(--sequence-length)"
             )
         return self

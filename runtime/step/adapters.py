@@ -33,15 +33,15 @@ def adapted_columns(
 
 
 def is_adapted(model: ModelConfig, layout: Parallelism, kind: str, role: str) -> bool:
-    """Whether linears of this kind, or some that a product in `role` is of, have adapters."""
+    """Whether linears of this kind have adapters; with `role`, whether a linear that it computes has one."""
     return layout.lora_rank > 0 and not {kind, *_modules_of(model, role)}.isdisjoint(layout.lora_linears)
 
 
 def _modules_of(model: ModelConfig, role: str) -> tuple[str, ...]:
-    """PEFT's names of the linears that a product in `role` is of."""
+    """PEFT's names of the linears that a product in `role` computes."""
     modules = _MODULES.get(role, ())
     if "gate_proj" in modules:
         return modules if "glu" in model.activation else modules[1:]
-    # Latent attention has a projection of queries alone, or one to a low rank and one from it.
+    # Latent attention projects queries directly, or down to a low rank and up again.
     is_latent = role == "qkv" and model.kv_rank
     return modules[: int(not model.query_rank)] if is_latent else modules

@@ -222,15 +222,15 @@ class Sizes:
         return RECIPES[self.layout.fp8_recipe].entry_bytes if self.saves_float8(kind) else self.element_bytes
 
     def cast_bytes(self, kind: LinearKind, role: str) -> float:
-        """Bytes per entry of a linear's own copy of an input that another op keeps too: cast, or dropped."""
+        """Bytes per entry of a linear's own copy (cast, or after dropout) of an input that another op saves too."""
         if self.is_frozen:
             return self.input_bytes(kind, role) if self.layout.lora_dropout else 0
         return self.input_bytes(kind, role) if self.saves_float8(kind) else 0
 
     @property
     def attention_keeps_output(self) -> bool:
-        """Whether attention's output is kept by itself alone: the output projection keeps a cast or dropped copy, or
-        nothing. With a gate that keeps it.
+        """Whether attention itself saves its output: the output projection saves a cast or dropped copy, or nothing, and
+        no gate saves it.
         """
         role = "attention_output"
         shares = self.input_bytes("attention", role) and not self.cast_bytes("attention", role)

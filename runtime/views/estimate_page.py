@@ -95,7 +95,7 @@ def layout_line(estimate: Estimate) -> str:
 
 def headline(estimate: Estimate) -> Iterator[tuple[str, str, str]]:
     """Name, value and note of the figures that a reader looks for first."""
-    spread = "no interval was asked for"
+    spread = "no interval requested"
     if estimate.interval_s is not None:
         spread = f"90 % interval: {' to '.join(map(seconds, estimate.interval_s))}"
     yield "step", seconds(estimate.step_time_s), spread
@@ -106,8 +106,7 @@ def headline(estimate: Estimate) -> Iterator[tuple[str, str, str]]:
     rate_text, peak = f"{amount(estimate.flops_per_s_per_device, 'FLOP/s')} per device", estimate.peak
     of_peak = "; peak not known" if peak is None else f" of {amount(peak.flops_per_s, 'FLOP/s')}"
     yield "MFU", "–" if peak is None else percent(estimate.mfu), rate_text + of_peak
-    per_node = f"{estimate.cluster.gpus_per_node:,} per node ({estimate.cluster_source})"
-    yield "devices", f"{devices:,}", per_node
+    yield "devices", f"{devices:,}", estimate.per_node_text
     yield "pipeline bubble", percent(estimate.bubble_share), "of the time until the last pass ends"
     memory = estimate.memory
     room = "device memory not known"
@@ -160,8 +159,7 @@ def question(estimate: Estimate) -> dict[str, str]:
         "layers per stage": counts_text(estimate.layer_counts),
         "global batch": f"{counted(layout.samples_per_update, 'sample')}, "
         f"{layout.samples_per_update * layout.sample_length(model):,} tokens",
-        "cluster": f"{counted(layout.world_size, 'device')}, {estimate.cluster.gpus_per_node:,} per node "
-        f"({estimate.cluster_source})",
+        "cluster": f"{counted(layout.world_size, 'device')}, {estimate.per_node_text}",
         "hardware": "; ".join((*source.compute, *source.fabric)) or "not recorded",
         "bundle": f"{Path(source.bundle).name}: {STATISTICS[source.statistic]}, {source.dtype}, "
         f"{measured(source.created_at)}",

@@ -45,7 +45,7 @@ class Share:
 
 
 def style_of(role: str) -> str:
-    """Style of the collectives of a role: tensor parallelism unless it is another one's."""
+    """Style of a role's collectives; tensor parallelism's by default."""
     return _STYLES.get(role, "tensor")
 
 

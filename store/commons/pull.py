@@ -80,8 +80,8 @@ def _refresh(source: Source, transfer: Transfer) -> tuple[Index, Verified | None
         index = read_index(content, f"{where}/{INDEX_FILE}")
         if before is not None and index.published_at < before.published_at:
             raise DataError(
-                f"{where}: is of {index.published_at}, older than the one of {before.published_at} that was seen"
-                " (commons remove forgets it)"
+                f"{where}: was published at {index.published_at}, before the index of {before.published_at} that was "
+                "fetched earlier (commons remove forgets it)"
             )
         if signature:
             write_companion(

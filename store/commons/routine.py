@@ -13,7 +13,7 @@ _SCRIPT = """\
 #!/bin/bash
 # Measures what {database} lacks, publishes it in {folder}, and compares it with other sites. Points that the database
 # has for this hardware and software are skipped; a new driver is other software, for which all points are measured.
-# Look first at what would leave this site:
+# Look first at what would be published:
 #   {dry_run}
 # Once, and the same for other sites: kernelcast commons add {folder} --name ours
 # By hand: sbatch {name}. Every Sunday, as a line of crontab -e where jobs are submitted:

@@ -93,7 +93,7 @@ def test_it_says_what_it_found_and_writes_it(calibrated: Calibrated, tmp_path: P
     bundle, corrected, output = calibrated.bundle, calibrated.corrected, calibrated.output
     assert f"{bundle}, timeline simulate, 6 measured steps of a site" in output
     assert "The correction helps" in output
-    assert "\n\nleft out, by number of parameters: 1: " in output
+    assert "\n\ncross-validated, by number of parameters: 1: " in output
     assert "mean of absolute errors: 9.09% before" in output
     assert output.endswith("corrected.kcast: written\n")
     before, after = (predicted_s(one, tmp_path, 1, 1, 1, 2) for one in (bundle, corrected))

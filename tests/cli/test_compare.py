@@ -116,7 +116,7 @@ def test_a_cause_that_is_put_into_a_real_run_is_found(
     found = causes(capsys, train(tmp_path, change), asked)
     assert found[change]["line"].startswith(words)
     if change == "all_reduce":
-        assert " MiB a step, predicted are " in found[change]["line"]
+        assert " MiB a step, predicted: " in found[change]["line"]
     if change == "host":
         assert found[change]["excess_s"] > 0.8
 

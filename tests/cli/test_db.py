@@ -195,6 +195,6 @@ def test_a_taken_port_is_named(small: Path, capsys: Capture) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = str(taken.getsockname()[1])
-        assert f"127.0.0.1:{port}: cannot be had (Address already in use)" in run(
+        assert f"127.0.0.1:{port}: cannot be listened on (Address already in use)" in run(
             capsys, "serve", "small.db", "--port", port, status=1
         )

@@ -23,7 +23,7 @@ def test_text_says_days_failures_and_what_would_help(capsys: pytest.CaptureFixtu
         "published sites",
         "Where the time goes",
         "queue",
-        "each halved alone",
+        "halving each cause alone",
         "cost",
     ):
         assert words in text

@@ -122,7 +122,7 @@ def test_a_list_can_stand_in_a_file(make_bundle: Make, model_file: Path, tmp_pat
 def test_one_of_the_batches_is_needed(make_bundle: Make, model_file: Path) -> None:
     files = ["--bundle", str(make_bundle()), "--model", str(model_file)]
     result = CliRunner().invoke(predict, [*files, "--micro-batch", "1"])
-    assert str(result.exception) == "neither of micro_batches and global_batch given, expected one of them"
+    assert str(result.exception) == "neither micro_batches nor global_batch is given, expected one of them"
     result = CliRunner().invoke(predict, [*files, "--micro-batch", "2", "--global-batch", "5"])
     assert str(result.exception).startswith(
         "global_batch is 5, expected a multiple of micro_batch · dp (2 · 1"
@@ -359,7 +359,7 @@ def test_warnings_are_shown_by_cause(make_bundle: Make, model_file: Path, run: R
         (
             ["--global-batch", "3"],
             UsageError,
-            "both of micro_batches and global_batch given, expected one",
+            "micro_batches and global_batch are both given, expected one",
         ),
         (["--sequence-length", "0"], UsageError, "--sequence-length is '0', expected a whole number from 1"),
         (["--gpu-memory", "much"], UsageError, "gpu_memory is 'much', expected a size such as 80GB or 40GiB"),

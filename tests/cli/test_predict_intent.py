@@ -310,7 +310,10 @@ def test_the_largest_sizes() -> None:
             ["--hardware", "gh200,tpu-v5", *MODEL, *BATCH],
             "hardware 'tpu-v5' is unknown, known are a100-sxm, gh200",
         ),
-        ([*A100, "--gpus", "16"], "global_batch is not given, expected it with a search for a layout"),
+        (
+            [*A100, "--gpus", "16"],
+            "global_batch is not given, which a search for a layout needs for a layout",
+        ),
         ([*A100, "--global-batch", "16"], "micro_batch is not given, expected it, or gpus and global_batch"),
         ([*A100, *BATCH, "--gpu-memory", "1GB"], "none of "),
         ([*BOTH, *BATCH, "--gpu-memory", "1GB"], "gh200: none of "),

@@ -54,7 +54,7 @@ def test_a_length_that_is_only_the_longest_is_asked_for(bundle: Path, tmp_path: 
     layout = "--micro-batch 1 --micro-batches 1"
     arguments = ["--bundle", str(bundle), "--model", str(path), *layout.split(), "--json"]
     result = CliRunner().invoke(predict, arguments)
-    note = f"{said}and is predicted; sequence_length gives that of training"
+    note = f"{said}it is predicted unless sequence_length is given"
     assert " ".join(result.stderr.split()) == f"warning: {note}"
     assert json.loads(result.stdout)["model_notes"] == [note]
     quiet = CliRunner().invoke(kernelcast, ["predict", *arguments, "--quiet"])
@@ -66,8 +66,8 @@ def test_readable(bundle: Path, model_file: Path) -> None:
     assert result.exit_code == 0
     lines = result.output.splitlines()
     assert re.fullmatch(r"step [\d.]+ ms, [\d,]+ tokens/s", lines[0])
-    assert any(line.startswith("hardware  8 × ") and line.endswith("4 per node (asked)") for line in lines)
-    assert "asked     16 samples per update; memory not limited" in lines
+    assert any(line.startswith("hardware  8 × ") and line.endswith("4 per node (given)") for line in lines)
+    assert "given     16 samples per update; memory not limited" in lines
     best, front = lines.index("Best layouts"), lines.index("Pareto front of time and memory")
     assert [line.split()[0] for line in lines[best:front] if re.match(r" *\d+  ", line)] == ["1", "2", "3"]
     assert not [line for line in lines if line != line.rstrip()]

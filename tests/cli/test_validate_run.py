@@ -128,7 +128,7 @@ def test_a_calibration_is_said_and_can_be_left_out(
         (["--max-processes", "1"], 2, "tiny (1-2-1) needs 2 processes, expected at most 1 (--max-processes)"),
         (["--threads", "100000"], 2, "expected at most 0 (its cores, 100000 threads each; --max-processes"),
         (["--only", "4-1-1"], 2, "layout '4-1-1' is not in the configuration, known are 1-1-1, 1-2-1"),
-        (["--dtype", "bfloat16"], 2, "was measured in float32, asked is bfloat16"),
+        (["--dtype", "bfloat16"], 2, "was measured in float32, but the configuration is in bfloat16"),
         (["--config", "missing.toml"], 1, "configuration missing.toml: no such file"),
         (["--bundle", "missing.kcast"], 1, "missing.kcast"),
     ],

@@ -193,7 +193,9 @@ def test_a_port_that_is_taken(explorer: Explorer) -> None:
     ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith(f"kernelcast: error: address 127.0.0.1:{explorer.port}: cannot be had")
+    assert done.stderr.startswith(
+        f"kernelcast: error: address 127.0.0.1:{explorer.port}: cannot be listened on"
+    )
 
 
 def test_the_browser_is_opened(tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ def test_choices(server: Server) -> None:
     }  # fmt: skip
     changed = server.post("/predict", {**ASKED, **by_tp[4]["layout"], "micro_batches": 16}
                           | {"global_batch": 16})  # fmt: skip
-    assert changed.error == "both of micro_batches and global_batch given, expected one of them"
+    assert changed.error == "micro_batches and global_batch are both given, expected one of them"
     assert server.post("/choices", {**ASKED, "micro_batch": 3}).error.startswith(
         "global_batch is 16, expected"
     )
@@ -130,7 +130,7 @@ def test_models_as_fields(server: Server) -> None:
     assert server.post("/model", {"model": {**config, "model_type": "t5"}}).error.startswith(
         "model file model: "
     )
-    assert server.post("/model", {}).error == "model is not given, expected it in the request"
+    assert server.post("/model", {}).error == "model is missing in the request"
 
 
 def test_pictures_pages_and_traces(server: Server) -> None:

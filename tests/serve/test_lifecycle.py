@@ -138,7 +138,7 @@ def test_a_port_that_is_taken(make_bundle: Callable[..., Path]) -> None:
         taken.listen()
         port = taken.getsockname()[1]
         line = refused("--bundle", str(make_bundle()), "--listen", f"127.0.0.1:{port}")
-    assert line.startswith(f"address 127.0.0.1:{port}: cannot be had")
+    assert line.startswith(f"address 127.0.0.1:{port}: cannot be listened on")
 
 
 def test_a_bundle_or_site_that_is_not_sound(
@@ -225,7 +225,7 @@ def test_a_new_bundle_under_load(
     assert len({time_s for _, _, time_s in replies[0]}) == 4
     log = server.log.read_text()
     assert log.count("reloaded: test.kcast") == 3
-    assert f"reload refused, {digests[-1][:12]} answers on: bundle {bundle}: " in log
+    assert f"reload refused, still serving {digests[-1][:12]}: bundle {bundle}: " in log
     assert server.metric('kernelcast_reloads_total{result="ok"}') == 3
 
 

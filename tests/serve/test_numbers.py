@@ -329,7 +329,7 @@ def test_questions_that_wait(answering: Application) -> None:
         ends, pool = threading.Event(), answering._pools[name]
         begun = [asyncio.create_task(pool.run(ends.wait)) for _ in range(3)]
         await asyncio.sleep(0)
-        with pytest.raises(Busy, match="3 questions are being answered or wait"):
+        with pytest.raises(Busy, match="3 requests are being answered or wait"):
             await pool.run(ends.wait)
         ends.set()
         assert await asyncio.gather(*begun) == [True] * 3

@@ -53,7 +53,7 @@ def test_one_layout_only_is_said(database: Database, measure: Measure, tmp_path:
     measure(database, "all_reduce", Direction.ONCE, times_us=LAYOUT)
     trained = train_bundle(database, tmp_path / "one.kcast")
     [note] = trained.notes
-    assert note.text == "measured on 1 × 2 processes only: times of other layouts are guesses"
+    assert note.text == "measured on 1 × 2 processes only: times of other layouts are extrapolated"
     assert [entry.layouts for entry in trained.manifest.regressors] == [((1, 2),)]
 
 

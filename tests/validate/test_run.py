@@ -360,5 +360,5 @@ def test_a_bundle_of_another_element_type_is_refused(
     path = tmp_path / "runs.toml"
     path.write_text(SMALL)
     config = RunConfig.load(path, dtype="bfloat16")
-    with pytest.raises(UsageError, match="was measured in float32, asked is bfloat16"):
+    with pytest.raises(UsageError, match="was measured in float32, but the configuration is in bfloat16"):
         run_module.predict_jobs(config, Estimator.load(make_bundle()))

@@ -146,7 +146,7 @@ def test_longer_than_a_job_may_take(ask: Ask) -> None:
     found = ask(site='max_time = "1h"', checkpoint_every=1_000)
     assert found.walltime.walltime_s == 3_600
     assert found.walltime.jobs > 1
-    assert f"{found.walltime.jobs} jobs of 01:00:00 that go on from checkpoints" in found.warnings[0]
+    assert f"{found.walltime.jobs} jobs of 01:00:00 that continue from checkpoints" in found.warnings[0]
 
 
 def test_a_limit_that_is_too_short(ask: Ask) -> None:

@@ -110,7 +110,7 @@ def test_refuses(name: str, value: object, message: str) -> None:
 
 
 def test_the_folder_of_models_is_the_sites() -> None:
-    with pytest.raises(UsageError, match=r"^file: field models stands here, expected in the site file only$"):
+    with pytest.raises(UsageError, match=r"^file: field models is set here, expected in the site file only$"):
         give([("models", "m")], origin="file", folder=HERE)
 
 

@@ -95,7 +95,7 @@ class OperatorFigures:
 
     @property
     def is_carried(self) -> bool:
-        """Whether nothing was measured here: a prior's regressor, scaled alone."""
+        """Whether it is a prior's regressor that was only scaled: no point was measured here."""
         return self.entry.transfer is not None and self.entry.transfer.correction is None
 
     @property

@@ -74,7 +74,9 @@ def _attention(operators: Sequence[Row], slowdown: float, kernel: str) -> Iterat
     ran = [name for name in _KIND_OF_ATTENTION if any(r.operator == name and r.measured_s for r in rows)]
     if expected and ran != expected:
         named = " and ".join(ran).replace("softmax", "products with a softmax") or "no kernel that is known"
-        line = f"attention ran as {named}, predicted is {expected[0]}: not the expected attention kernel"
+        line = (
+            f"attention ran as {named}, but was predicted as {expected[0]}: not the expected attention kernel"
+        )
     else:
         predicted_s = sum(row.predicted_s or 0.0 for row in rows)
         ratio = sum(row.measured_s or 0.0 for row in rows) / (predicted_s or 1.0)
@@ -138,15 +140,15 @@ def _communication(collectives: Sequence[Row]) -> Iterator[Cause]:
             yield Cause(
                 kind=row.operator,
                 excess_s=max(extra_s, excess_s),
-                line=f"exposed {row.name}: {row.launches:.0f} calls with {size:,.1f} MiB a step, predicted are "
+                line=f"exposed {row.name}: {row.launches:.0f} calls with {size:,.1f} MiB a step, predicted: "
                 f"{row.calls} with {wanted:,.1f} MiB",
             )
         elif least_s > (row.high_s or 0.0):
             yield Cause(
                 kind=row.operator,
                 excess_s=excess_s,
-                line=f"exposed {row.name}: {least_s * 1e3:,.1f} ms a step on the rank that waits least, predicted are "
-                f"{predicted_s * 1e3:,.1f} ms (above its interval): less is hidden, or the network is slower",
+                line=f"exposed {row.name}: {least_s * 1e3:,.1f} ms a step on the rank that waits least, above the "
+                f"interval of the predicted {predicted_s * 1e3:,.1f} ms: less is hidden, or the network is slower",
             )
         waits = max(by_rank.values(), default=0.0) - least_s
         if waits > 0 and len(by_rank) > 1:
@@ -204,7 +206,7 @@ def _slow_operators(operators: Sequence[Row], slowdown: float) -> Iterator[Cause
         yield Cause(
             kind="operator",
             excess_s=excess_s,
-            line=f"{row.name} ({row.pass_}) takes {(row.measured_s or 0.0) * 1e3:,.2f} ms a step, predicted are "
+            line=f"{row.name} ({row.pass_}) takes {(row.measured_s or 0.0) * 1e3:,.2f} ms a step, predicted: "
             f"{(row.predicted_s or 0.0) * 1e3:,.2f} ms ({(row.low_s or 0.0) * 1e3:,.2f} to "
             f"{(row.high_s or 0.0) * 1e3:,.2f})",
         )
@@ -224,8 +226,8 @@ def _unknown_kernels(operators: Sequence[Row]) -> Iterator[Cause]:
     yield Cause(
         kind="unknown_kernels",
         excess_s=extra_s - missing_s,
-        line=f"kernels that the prediction does not contain take {extra_s * 1e3:,.1f} ms a step ({named}); what it "
-        f"contains and the trace does not show is {missing_s * 1e3:,.1f} ms"
+        line=f"kernels that were not predicted take {extra_s * 1e3:,.1f} ms a step ({named}); predicted operators "
+        f"that the trace does not show take {missing_s * 1e3:,.1f} ms"
         f"{f' ({absent}: perhaps not fused)' if missing_s > _ABSENT * predicted_s else ''}",
     )
 

@@ -220,7 +220,7 @@ def _other_rows(traced: TracedSteps, operators: Sequence[Row]) -> str:
     ran, tokens = max(found, key=lambda rows: found[rows], default=(0, 0))
     if is_near_rows(ran, tokens):
         return ""
-    return f" (they have {ran:,} tokens, predicted are {tokens:,}: another micro-batch or sequence length)"
+    return f" (they have {ran:,} tokens instead of {tokens:,}: another micro-batch or sequence length)"
 
 
 def _matched_products(operators: Sequence[Row]) -> float:

@@ -62,7 +62,7 @@ def keep_in_database(compared: ComparedStep, traces: Sequence[Path], database_pa
     traced, estimate = compared.traced, compared.estimate
     if traced is None:
         raise UsageError(
-            "--db keeps steps with their traces, found none; expected --keep FILE for a runs file"
+            "--db stores steps with their traces, found no traces; expected --keep FILE for a runs file"
         )
     if not is_database(traces[0]):
         ingest_traces(

@@ -60,7 +60,7 @@ def _text_part(config: Config) -> tuple[Config, list[str]]:
     # A file that was made by hand may have the text model's fields at the top.
     text = config.values if config.values.get("text_config") is None else config.table("text_config").values
     own = text["model_type"] if text is not config.values and text.get("model_type") else parts[kind]
-    note = f"the vision encoder of {kind} is left aside, the text model alone is predicted"
+    note = f"the vision encoder of {kind} is ignored, only the text model is predicted"
     return Config({**text, "model_type": own}), [note]
 
 

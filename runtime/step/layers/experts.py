@@ -138,7 +138,7 @@ def _grouped_mlp(s: Sizes, all_rows: Number) -> Ops:
 
 
 def _latent_down(s: Sizes) -> Ops:
-    """Tokens to the size that routed experts read, on every device whole (Megatron-core's `fc1_latent_proj`)."""
+    """Tokens projected to the size of routed experts' inputs, unsharded (Megatron-core's `fc1_latent_proj`)."""
     rows, size = s.local_tokens, s.routed_size
     kept, late = s.cast_bytes("mlp", "latent_down") * rows * s.hidden, s.element_bytes * rows * size
     return linear(s, "mlp", "latent_down", rows, s.hidden, size, saves=kept, late=late)
@@ -152,9 +152,9 @@ def _latent_up(s: Sizes) -> Ops:
 
 
 def _before_probabilities(s: Sizes) -> int:
-    """Bytes per column of a result whose product with the row's probability is no part of the activation's kernel.
+    """Bytes per column saved for a separate multiplication by the router's probabilities, 0 where it is fused.
 
-    Megatron-core's is fused for SwiGLU (`weighted_bias_swiglu_impl`) and squared ReLU (`weighted_squared_relu_impl`).
+    Megatron-core fuses it into the activation for SwiGLU (`weighted_bias_swiglu_impl`) and squared ReLU (`weighted_squared_relu_impl`).
     """
     is_fused = s.is_gated or s.model.activation == "squared_relu"
     return 0 if is_fused or s.modules.kept_results else s.element_bytes

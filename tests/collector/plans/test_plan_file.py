@@ -15,7 +15,7 @@ def without_messages(text: str) -> str:
 def test_a_plan_needs_messages_or_collectives(plan_file: Path, tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(without_messages(plan_file.read_text()))
-    with pytest.raises(UsageError, match="neither of messages and collectives are given"):
+    with pytest.raises(UsageError, match="neither messages nor collectives are given"):
         load_plan(str(path))
 
 
@@ -86,7 +86,7 @@ def test_a_plan_file_keeps_its_name_without_its_path(plan_file: Path) -> None:
         (
             "head_size = [8, 16]",
             "",
-            "ranges: neither of head_size and attention_heads are given, expected one of them",
+            "ranges: neither head_size nor attention_heads is given, expected one of them",
         ),
         ("head_size = [8, 16]", "head_size = 8", "ranges.head_size is 8, expected a list of whole numbers"),
         ("head_size = [8, 16]", "head_size = []", "ranges.head_size is [], expected at least one value"),
@@ -100,7 +100,7 @@ def test_a_plan_file_keeps_its_name_without_its_path(plan_file: Path) -> None:
         (
             "head_size = [8, 16]",
             "head_size = [8]\nattention_heads = [4]",
-            "ranges: both of head_size and att",
+            "ranges: head_size and attention_heads are b",
         ),
         (
             "mlp_ratio = [4]",
@@ -164,7 +164,7 @@ def test_a_plan_file_keeps_its_name_without_its_path(plan_file: Path) -> None:
         (
             "[messages]",
             "[collectives.all_gather]\nentries = [1]\nprocesses = [2]\n[messages]",
-            "both of messages and collectives are given, expected one of them",
+            "messages and collectives are both given, expected one of them",
         ),
     ],
 )

@@ -97,7 +97,9 @@ def test_models_and_ranges_of_sizes_exclude_each_other(mixture: str, tmp_path: P
     with pytest.raises(UsageError, match=refusal):
         load_plan(str(path))
     path.write_text(text.replace("models = ", "# "))
-    with pytest.raises(UsageError, match=r"ranges\.hidden_size is missing, expected it, or models by name"):
+    with pytest.raises(
+        UsageError, match=r"ranges\.hidden_size is missing, expected sizes, or models by name"
+    ):
         load_plan(str(path))
     path.write_text(text.replace("models = [", "models = [7, "))
     with pytest.raises(UsageError, match=r"models is .* expected a list of models' names or files"):

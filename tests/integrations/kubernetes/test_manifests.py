@@ -203,7 +203,7 @@ def test_the_layout_must_have_the_gpus_of_the_pods(k8s: K8s, changes: dict[str, 
         ('micro_batch: "1"', "micro_batch: 1", "annotation kernelcast/micro_batch is 1, expected a text"),
         ('micro_batch: "1"', "micro_batch: few", "annotation kernelcast/micro_batch: micro_batch is 'few'"),
         ("kernelcast/steps", "kernelcast/stops", "annotation kernelcast/stops: field 'stops' is unknown"),
-        ("kernelcast/steps", "kernelcast/models", "annotation kernelcast/models: field models stands here"),
+        ("kernelcast/steps", "kernelcast/models", "annotation kernelcast/models: field models is set here"),
         ("model: tiny", "model: huge", "annotation kernelcast/model: model 'huge' is unknown, known are "),
         ("    backoffLimit", "    completions: 4\n    backoffLimit", "spec.completions is 4, expected at most"),
         ("    backoffLimit", "    parallelism: x\n    backoffLimit", "spec.parallelism is 'x', expected a"),
@@ -274,7 +274,7 @@ def test_there_must_be_a_job(k8s: K8s, text: str) -> None:
 )
 def test_options_that_mean_nothing_here(k8s: K8s, options: list[str]) -> None:
     done = k8s(JOB, *options)
-    assert str(done.exception) == f"{options[0]} is given with --k8s, expected only one"
+    assert str(done.exception) == f"{options[0]} is given with --k8s, expected one of them"
 
 
 @pytest.mark.parametrize("options", [["--overwrite"], ["-o", "x.yaml"]])

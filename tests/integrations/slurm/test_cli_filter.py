@@ -354,7 +354,7 @@ def test_a_job_gets_no_more_than_the_sites_longest_time(slurm: Slurm, folder: Pa
     write_script(folder, LINES + "#KERNELCAST checkpoint_every=1000\n")
     submitted = slurm.run("sbatch", "train.sbatch", cwd=folder)
     assert slurm.limit(submitted.job) == "00:30:00"
-    assert "jobs of 00:30:00 that go on from checkpoints" in submitted.client[0]
+    assert "jobs of 00:30:00 that continue from checkpoints" in submitted.client[0]
     write_script(folder, LINES)
     submitted = slurm.run("sbatch", "train.sbatch", cwd=folder)
     assert slurm.limit(submitted.job) == DEFAULT_LIMIT

@@ -94,7 +94,7 @@ def test_the_answer_says_it_where_another_kernel_was_asked_and_only_there(h100: 
         (F, "flash-3", "cudnn"), (B, "flash-3", "cudnn"),
     ]  # fmt: skip
     assert str(said[0]) == (
-        "flash_attention (forward): measured with flash-3, answered for cudnn by 1.12 times the time, as published "
+        "flash_attention (forward): measured with flash-3; cudnn takes 1.12 times as long, as published "
         "(FlashAttention-3, arXiv 2407.08608, forward, heads of 128, causal)"
     )
     assert said[0].to_dict()["kind"] == "attention_kernel"

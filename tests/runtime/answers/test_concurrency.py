@@ -125,8 +125,8 @@ def test_more_processes_than_were_measured_are_warned_of_on_a_cpu(levelled: Make
         assert len(warnings) == expected
         for warning in warnings:
             assert str(warning) == (
-                "4 processes of a node compute at once, and operators were measured with 1, 2 of them: more slow each "
-                "other down (kernelcast collect compute --procs-per-node 4)"
+                "4 processes per node run concurrently, but operators were measured with 1, 2: more processes slow "
+                "each other down (kernelcast collect compute --procs-per-node 4)"
             )
             assert warning.to_dict()["kind"] == "concurrency"
 

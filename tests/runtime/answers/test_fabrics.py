@@ -89,14 +89,14 @@ def test_other_devices_per_node_than_the_bundle_has_are_said(make_bundle: Make) 
     estimator = Estimator.load(make_bundle(fabric=[NODES_OF_4]))
     asked = estimator.predict(model=MODEL, parallelism=layout(dp=2), cluster=Cluster(gpus_per_node=2))
     assert [str(one) for one in asked.warnings] == [
-        "2 devices per node (asked), but the bundle has nodes of 4"
+        "2 devices per node (given), but the bundle has nodes of 4"
     ]
     both = estimator.predict(
         model=MODEL, parallelism=layout(dp=2), cluster=Cluster(gpus_per_node=2), fabric=H100
     )
     assert [str(one) for one in both.warnings if one.kind == "devices_per_node"] == [
-        "2 devices per node (asked), but the bundle has nodes of 4",
-        "2 devices per node (asked), but fabric h100-3200g has nodes of 8",
+        "2 devices per node (given), but the bundle has nodes of 4",
+        "2 devices per node (given), but fabric h100-3200g has nodes of 8",
     ]
 
 

@@ -131,7 +131,7 @@ def test_flags(flags: str, expected: dict[str, Any] | None) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("--tensor-model-parallel-size 2", "train.sh: does not tell dp, expected the devices of the job"),
+        ("--tensor-model-parallel-size 2", "train.sh: does not state dp, expected the devices of the job"),
         (
             "--tensor-model-parallel-size $TP",
             "--tensor-model-parallel-size is '$TP', expected a whole number",

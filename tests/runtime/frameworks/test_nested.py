@@ -142,7 +142,7 @@ def test_what_is_read_as_something_near_is_said() -> None:
     assert "several passes of the pipeline" in notes(SHARDED + "[training]\nglobal_batch_size = 512\n")
     modules = "--recompute-granularity selective --recompute-modules mla_down layernorm"
     assert "--recompute-modules mla_down is not modelled" in notes(modules)
-    assert "are read as 0.1 of both" in notes("--tensor-model-parallel-size 1 --hidden-dropout 0")
+    assert "are both read as 0.1" in notes("--tensor-model-parallel-size 1 --hidden-dropout 0")
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_deepspeeds_states_in_the_hosts_memory() -> None:
             "zero_optimization.stage is 5, expected a whole number from 0 to 3",
         ),
         ('{"zero_optimization": {"stage": [1]}}', "zero_optimization.stage is [1], expected a whole number"),
-        ("[parallelism]\ntensor_parallel_degree = 2", "file: does not tell dp"),
+        ("[parallelism]\ntensor_parallel_degree = 2", "file: does not state dp"),
         (
             SHARDED + 'pipeline_parallel_schedule = "InterleavedZeroBubble"',
             "expected 1F1B or GPipe or Interleaved1F1B or ZBVZeroBubble or DualPipeV",

@@ -48,7 +48,7 @@ def test_what_a_script_assigns_wins_over_its_head() -> None:
 def test_lines_after_the_first_command_are_not_of_slurm() -> None:
     late = "#!/bin/bash\nTP=2\n#SBATCH --nodes=4 --gres=gpu:8\n"
     assert script_variables(late) == {}
-    with pytest.raises(UsageError, match="does not tell dp"):
+    with pytest.raises(UsageError, match="does not state dp"):
         degrees(f"{late}srun python pretrain_gpt.py {FLAGS}\n")
 
 
@@ -186,7 +186,7 @@ def test_devices_of_torchrun(launch: str, dp: int) -> None:
 def test_nodes_that_are_no_number_are_not_one_node(program: str, nodes: str) -> None:
     file = read_layout_text(f"torchrun --nnodes={nodes} --nproc-per-node=8 {program}", "x")
     with pytest.raises(
-        UsageError, match="does not tell dp, expected the devices of the job: give --gpus or --dp"
+        UsageError, match="does not state dp, expected the devices of the job: give --gpus or --dp"
     ):
         file.request(MODEL, {})
 

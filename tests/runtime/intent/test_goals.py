@@ -14,8 +14,8 @@ BOTH = ("a100-sxm", "gh200")
 @pytest.mark.parametrize(
     ("wish", "values", "hardware", "message"),
     [
-        ({}, {}, (), "micro_batch is not given, expected it, or gpus and global_batch to search"),
-        ({"gpus": 8}, {}, (), "global_batch is not given, expected it with a search"),
+        ({}, {}, (), "micro_batch is not given; to search for a layout, give gpus and global_batch"),
+        ({"gpus": 8}, {}, (), "global_batch is not given, which a search for a layout needs"),
         ({"gpus": 8}, {**BATCH, "tp": 3}, (), "gpus is 8, expected a multiple of tp (3)"),
         ({"days": 3.0}, BATCH, (), "days is given without tokens, expected both"),
         ({"days": 3.0, "tokens": 1, "gpus": 8}, BATCH, (), "gpus is given with days, expected one of them"),
@@ -24,13 +24,13 @@ BOTH = ("a100-sxm", "gh200")
             {"largest": "global-batch", "gpus": 8},
             BATCH,
             (),
-            "global_batch is given, expected not with largest",
+            "global_batch is given with largest global-batch, which finds it",
         ),
         (
             {"largest": "sequence-length", "gpus": 8},
             {**BATCH, "sequence_length": 8},
             (),
-            "sequence_length is given, expected not with largest",
+            "sequence_length is given with largest sequence-length, which finds it",
         ),
         (
             {"gpus": 8, "rank_by": "time"},

@@ -22,7 +22,7 @@ Ask = Callable[..., OpenRequest]
         ),
         (
             {"layer_counts": (16, 16)},
-            "layer_counts is given with a search, expected not: it spreads the layers",
+            "layer_counts is given with a search, which spreads the layers itself",
         ),
     ],
 )

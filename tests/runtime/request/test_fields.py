@@ -93,10 +93,10 @@ def test_a_layout_is_read_from_plain_values() -> None:
     ("values", "message"),
     [
         ({"micro_batches": 1}, "micro_batch is not given, expected a whole number from 1 to 1000000"),
-        ({"micro_batch": 1}, "neither of micro_batches and global_batch given, expected one of them"),
+        ({"micro_batch": 1}, "neither micro_batches nor global_batch is given, expected one of them"),
         (
             {"micro_batch": 1, "micro_batches": 1, "global_batch": 1},
-            "both of micro_batches and global_batch given, expected one of them",
+            "micro_batches and global_batch are both given, expected one of them",
         ),
         ({"micro_batch": 1, "micro_batches": 1, "pp": "2"}, "pp is '2', expected a whole number from 1 to"),
     ],

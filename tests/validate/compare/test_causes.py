@@ -98,7 +98,7 @@ def test_an_all_reduce_that_nobody_predicted(ran: Ran, estimate: Estimate) -> No
     )  # fmt: skip
     cause = only(ran(more=(again,)), estimate)
     assert cause.kind == "all_reduce"
-    assert cause.line == "exposed all_reduce: 3 calls with 100.5 MiB a step, predicted are 1 with 0.5 MiB"
+    assert cause.line == "exposed all_reduce: 3 calls with 100.5 MiB a step, predicted: 1 with 0.5 MiB"
     assert cause.excess_s == pytest.approx(1e-3, rel=0.01)
 
 
@@ -201,7 +201,7 @@ SLOWER = (
     "clocks, a power limit, or other work on the device"
 )
 SLOW_PRODUCTS = [
-    ("operator", 4.5, "gemm down (forward) takes 9,000.00 ms a step, predicted are 3,000.00 ms (2,000.00 to 6,000.00)"),
+    ("operator", 4.5, "gemm down (forward) takes 9,000.00 ms a step, predicted: 3,000.00 ms (2,000.00 to 6,000.00)"),
     ("clocks", 2.5, SLOWER.format("3.00", "1.50", "3.00")),
 ]  # fmt: skip
 
@@ -270,13 +270,13 @@ def test_causes_in_operators(
             row("all_reduce", 4.0, 1.0, by_rank_s={0: 5.0, 1: 3.0, 2: 4.0}, calls=1, launches=3.0,
                 measured_bytes=4 << 20, predicted_bytes=1 << 20),
             [
-                ("all_reduce", 3.0, "exposed all_reduce: 3 calls with 4.0 MiB a step, predicted are 1 with 1.0 MiB"),
+                ("all_reduce", 3.0, "exposed all_reduce: 3 calls with 4.0 MiB a step, predicted: 1 with 1.0 MiB"),
                 ("waiting", 2.0, "rank 0 waits 2,000.0 ms a step in all_reduce for a later rank"),
             ],
         ),
         (
             row("all_gather", 5.0, 1.0, calls=1, launches=3.0, measured_bytes=4 << 20, predicted_bytes=3 << 20),
-            [("all_gather", 4.0, "exposed all_gather: 3 calls with 4.0 MiB a step, predicted are 1 with 3.0 MiB")],
+            [("all_gather", 4.0, "exposed all_gather: 3 calls with 4.0 MiB a step, predicted: 1 with 3.0 MiB")],
         ),
         (
             row("all_gather", 3.0, 1.0, by_rank_s={1: 2.5}, measured_bytes=1.05, predicted_bytes=1),

@@ -29,7 +29,7 @@ OF_IMAGES = "found convolutions and batch norms in {} of the compute, as in mode
     [
         (["tracelens/h100_qwen1.5-0.5b_chat"], 8944, 1, "found no backward pass, as in inference"),
         (["tracelens/h100_qwen1.5-0.5b_chat"], 1024, 1,
-         f"found no backward pass, as in inference; {NO_PRODUCTS} (they have 8,944 tokens, predicted are 1,024: "
+         f"found no backward pass, as in inference; {NO_PRODUCTS} (they have 8,944 tokens instead of 1,024: "
          "another micro-batch or sequence length)"),
         (["tracelens/mi210_gpu_only"], 1024, 1, "its traces mark no step on all ranks"),
         (["kineto/worker0.1623143089861.pt.trace"], 1024, 1, f"{NO_PRODUCTS}; {OF_IMAGES.format('84%')}"),

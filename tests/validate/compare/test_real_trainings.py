@@ -114,7 +114,7 @@ def test_a_slow_step_and_its_cause(
 @pytest.mark.slow
 @EVERY
 def test_another_batch(compared: Compared, model: str) -> None:
-    with pytest.raises(DataError, match="they have 512 tokens, predicted are 256: another micro-batch"):
+    with pytest.raises(DataError, match="they have 512 tokens instead of 256: another micro-batch"):
         compared(model, "batch")
 
 

@@ -77,7 +77,7 @@ def test_a_length_that_is_only_the_longest(tmp_path: Path) -> None:
     found = find_model(path)
     assert found.model.sequence_length == 131_072
     said = f"model file {path}: max_position_embeddings is 131072, the longest sequence that the model serves"
-    assert found.all_notes == (f"{said}, and is predicted; sequence_length gives that of training",)
+    assert found.all_notes == (f"{said}; it is predicted unless sequence_length is given",)
     with pytest.raises(UsageError) as caught:
         found.require_length()
     assert str(caught.value) == (
@@ -91,7 +91,7 @@ def test_a_length_that_is_only_the_longest(tmp_path: Path) -> None:
 def test_other_parts_are_said(tmp_path: Path) -> None:
     path = written(tmp_path, BUILT_IN["llama-4-scout"])
     assert find_model(path).notes == (
-        f"model file {path}: the vision encoder of llama4 is left aside, the text model alone is predicted",
+        f"model file {path}: the vision encoder of llama4 is ignored, only the text model is predicted",
     )
     path = written(tmp_path, BUILT_IN["gpt-oss-20b"])
     [note] = find_model(path).notes
