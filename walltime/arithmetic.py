@@ -115,7 +115,7 @@ def device_hours(time_s: float, devices: int) -> float:
 
 
 def _jobs(needed_s: float, step: StepTime, overheads: Overheads, margin: float, max_time_s: float) -> int:
-    """Number of jobs of `max_time_s`: each job after the first restarts, and repeats at most a checkpoint's interval."""
+    """Number of jobs of `max_time_s`: each job after the first restarts and repeats at most a checkpoint's interval."""
     most, needed = format_time(max_time_s), format_time(needed_s)
     too_long = f"max_time is {most}, expected at least the {needed} that the job needs"
     if overheads.checkpoint_every is None:

@@ -86,9 +86,10 @@ class KernelChange:
 
 
 def kernel_change(asked: str, bundle: Bundle, factors: Factors | None = None) -> KernelChange | None:
-    """The change from the measured attention kernel to the requested one, None for the measured one. DataError where the
-    kernel does not run on the device, the measured one is not stated, no ratio of the two is published, or the attention
-    factor of the stack (`factors`) was fitted to another kernel.
+    """The change from the measured attention kernel to the requested one, None for the measured one.
+
+    DataError where the kernel does not run on the device, the measured one is not stated, no ratio of the two is
+    published, or the attention factor of the stack (`factors`) was fitted to another kernel.
     """
     if asked == AS_MEASURED:
         return None

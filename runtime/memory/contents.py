@@ -260,7 +260,7 @@ def _offloaded(s: Sizes, input_op: Op, others: Sequence[Op], dropped: Sequence[N
 
 
 def _dropped(s: Sizes, ops: Sequence[Op]) -> list[Number]:
-    """Bytes that each op saves less with selective checkpointing; negative where per-operator checkpointing saves more."""
+    """Bytes that selective checkpointing drops of each op; negative where checkpointing per operator saves more."""
     if PER_OP in s.layout.recompute_modules:
         return [one.saves - kept for one, kept in zip(ops, saved_by_operator(s, ops), strict=True)]
     modules = with_parts(s.layout.recompute_modules)

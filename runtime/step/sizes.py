@@ -229,8 +229,8 @@ class Sizes:
 
     @property
     def attention_keeps_output(self) -> bool:
-        """Whether attention itself saves its output: the output projection saves a cast or dropped copy, or nothing, and
-        no gate saves it.
+        """Whether attention itself saves its output: no gate does, and the output projection saves nothing, or a cast
+        or dropped copy.
         """
         role = "attention_output"
         shares = self.input_bytes("attention", role) and not self.cast_bytes("attention", role)

@@ -96,8 +96,7 @@ def read_estimate_train_time(
 
     Files without a layout in their name repeat rows of files with a layout; the repeated rows are left out.
     `on_progress` gets the number of files read, the number in the folder, and the last file's function.
-    DataError for a folder without such files, a file whose content differs from its name, or, with `strict`, a malformed
-    line.
+    DataError for a folder without such files, a file that differs from its name, or, with `strict`, a malformed line.
     """
     parsed = Parsed(strict=strict)
     for directory in directories:

@@ -143,7 +143,7 @@ def test_one_configuration_four_times_proves_nothing_either(make_bundle: Make, t
     runs.write_text(head + 4 * f"[[runs]]{step}\n")
     text = run("--bundle", bundle, "--runs", runs).output
     assert "With steps of one configuration cross-validation is not possible" in text
-    assert "% left out" not in text
+    assert "% cross-validated" not in text
     document = json.loads(run("--bundle", bundle, "--runs", runs, "--json").output)
     assert (document["helps"], document["mean_abs_error"]["left_out"]) == (None, None)
     assert set(document["left_out_by_parameters"].values()) == {None}

@@ -154,7 +154,7 @@ def _latent_up(s: Sizes) -> Ops:
 def _before_probabilities(s: Sizes) -> int:
     """Bytes per column saved for a separate multiplication by the router's probabilities, 0 where it is fused.
 
-    Megatron-core fuses it into the activation for SwiGLU (`weighted_bias_swiglu_impl`) and squared ReLU (`weighted_squared_relu_impl`).
+    Megatron-core fuses it into SwiGLU (`weighted_bias_swiglu_impl`) and squared ReLU (`weighted_squared_relu_impl`).
     """
     is_fused = s.is_gated or s.model.activation == "squared_relu"
     return 0 if is_fused or s.modules.kept_results else s.element_bytes
