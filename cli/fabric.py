@@ -269,7 +269,7 @@ def add(name: str, database_path: Path) -> None:
     """Store a description in a database. Adding it again changes nothing.
 
     The description is then merged and exported with the database. train puts it into bundles if exactly one description
-    has the node of the measured fabric (same links, same devices per node). It predicts layouts that were not measured.
+    has as many devices per node as the measured fabric. It predicts layouts that were not measured.
 
     \b
     kernelcast fabric add ours.toml --db bench.db
