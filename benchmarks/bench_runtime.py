@@ -146,10 +146,10 @@ def measure_calculon(folder: Path) -> float:
             ],
             cwd=folder, env={**os.environ, "PYTHONPATH": "."}, capture_output=True, text=True, check=True,
         )  # fmt: skip
-    said = re.search(r"Calculation rate: ([\d.]+)", done.stdout + done.stderr)
-    if said is None:
+    rate = re.search(r"Calculation rate: ([\d.]+)", done.stdout + done.stderr)
+    if rate is None:
         raise SystemExit(f"calculon in {folder}: prints no calculation rate")
-    return float(said[1])
+    return float(rate[1])
 
 
 def measure_warm(bundle: str) -> dict[str, float]:

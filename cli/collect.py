@@ -154,7 +154,7 @@ def comm(
             print_next(_training(database_path))
         sys.exit(status)
     world = World.from_launcher()
-    with _one_voice(world), progress("collectives", shown=world.rank == 0) as report:
+    with _one_error_per_node(world), progress("collectives", shown=world.rank == 0) as report:
         done = collect_comm(
             lambda: Database.open(database_path, create=True),
             load_plan(plan),
@@ -174,7 +174,7 @@ def _training(database_path: Path) -> tuple[str, str]:
 
 
 @contextmanager
-def _one_voice(world: World) -> Iterator[None]:
+def _one_error_per_node(world: World) -> Iterator[None]:
     """Print an error from one process per node; the others, which met the same error, end silently."""
     launched_here = bool(os.environ.get(ONE_VOICE))
     try:

@@ -120,7 +120,7 @@ def _import(
         parsed.keep_variants(variants)
     with Database.open(database_path, create=True) as database:
         imported = store_parsed(database, parsed)
-    counts = _counts(parsed)
+    counts = _counts_of_samples(parsed)
 
     def show() -> None:
         if not is_quiet():
@@ -147,7 +147,7 @@ def _show(parsed: Parsed, imported: Imported, counts: dict[tuple[str, ...], int]
         say(f"doubtful: {doubts} (reasons are in the view doubtful_sample)")
 
 
-def _counts(parsed: Parsed) -> dict[tuple[str, ...], int]:
+def _counts_of_samples(parsed: Parsed) -> dict[tuple[str, ...], int]:
     counts: Counter[tuple[str, ...]] = Counter()
     for batch in parsed.runs:
         counts.update((s.operator, s.role, s.direction.value, s.dtype) for s in batch.samples)

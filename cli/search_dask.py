@@ -41,7 +41,7 @@ def search_on_dask(
         shards, asked = workers * SHARDS_PER_WORKER, (estimator.predictor.calibrated, estimator.stack)
         content = client.scatter(bundle_content(estimator.bundle), broadcast=True)
         futures = [
-            client.submit(_part, content, question, shard, shards, *asked, pure=False)
+            client.submit(_search_shard, content, question, shard, shards, *asked, pure=False)
             for shard in range(shards)
         ]
         parts: dict[str, Found] = {}
@@ -86,7 +86,7 @@ def _connected(scheduler: str) -> Iterator[Client]:
         client.close()
 
 
-def _part(
+def _search_shard(
     content: bytes, question: Question, shard: int, shards: int, calibrated: bool, stack: Stack | None
 ) -> Found:
     return sweep(_estimator(content, calibrated, stack).predictor, question, shard=shard, shards=shards)

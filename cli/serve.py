@@ -1,4 +1,4 @@
-"""`kernelcast serve`: a warm predictor behind a socket, for schedulers and other programs."""
+"""`kernelcast serve`: predictions over HTTP or a Unix socket, for schedulers and other programs."""
 
 import os
 from pathlib import Path
@@ -11,7 +11,7 @@ from kernelcast.cli.fields import check_one, chosen_bundle
 from kernelcast.cli.terminal import is_quiet
 from kernelcast.runtime import UsageError
 from kernelcast.runtime.errors import shown
-from kernelcast.serve import Limits, Warm, run, tcp_listener, unix_listener
+from kernelcast.serve import Limits, LoadedBundle, run, tcp_listener, unix_listener
 
 _DEFAULTS = Limits()
 _LARGEST_BODY = 1 << 30
@@ -91,8 +91,8 @@ def serve(
     """
     check_one("--socket", socket_path, "--listen", listen)
     path = Path(chosen_bundle(bundle, hardware))
-    warm = Warm.load(path, os.environ, calibrated=not no_calibration)
-    for problem in () if is_quiet() else warm.problems:
+    loaded = LoadedBundle.load(path, os.environ, calibrated=not no_calibration)
+    for problem in () if is_quiet() else loaded.problems:
         click.echo(f"kernelcast: warning: {problem}", err=True)
     if socket_path is not None:
         listener = unix_listener(Path(socket_path), mode=socket_mode)
@@ -105,9 +105,9 @@ def serve(
         )
     run(
         path,
-        warm,
+        loaded,
         listener,
         Limits(workers=workers or _DEFAULTS.workers, **limits),
         environment=os.environ,
-        started=lambda: click.echo(f"{listener.name}: {warm.name} {warm.digest[:12]}"),
+        started=lambda: click.echo(f"{listener.name}: {loaded.name} {loaded.digest[:12]}"),
     )

@@ -50,7 +50,7 @@ def _slurm_options(
     return options
 
 
-def _asked(_context: click.Context, _parameter: click.Parameter, value: str | None) -> float | None:
+def _time_limit_s(_context: click.Context, _parameter: click.Parameter, value: str | None) -> float | None:
     if value is None:
         return None
     asked_s = read_time_limit(value)
@@ -62,7 +62,9 @@ def _asked(_context: click.Context, _parameter: click.Parameter, value: str | No
 @click.command("walltime")
 @click.argument("job", required=False, metavar="[JOB]")
 @field_options(*JOB_FIELDS.values(), as_text=True)
-@option.text("--asked", "Time limit of the job; warns if it is too short.", callback=_asked, metavar="TIME")
+@option.text(
+    "--asked", "Time limit of the job; warns if it is too short.", callback=_time_limit_s, metavar="TIME"
+)
 @option.several(
     "--slurm",
     "slurm_options",

@@ -65,11 +65,13 @@ def _products(tables: Tables) -> list[Sample]:
     """The large products of some tables, in all element types."""
     parsed = tables.read() if tables.faster else _read(tables.paths)
     samples = (one for batch in parsed.runs for one in batch.samples)
-    return [one for one in samples if one.operator.startswith("gemm") and _counts(one)]
+    return [one for one in samples if one.operator.startswith("gemm") and _is_large(one)]
 
 
-def _counts(one: Sample) -> bool:
-    return min(one.vector) >= FEWEST_TOKENS and one.vector[0] <= MOST_TOKENS.get(one.dtype, one.vector[0])
+def _is_large(sample: Sample) -> bool:
+    return min(sample.vector) >= FEWEST_TOKENS and sample.vector[0] <= MOST_TOKENS.get(
+        sample.dtype, sample.vector[0]
+    )
 
 
 def lines() -> str:

@@ -88,7 +88,7 @@ class Tables(Record):
         found = [
             replace(one, operator=self.called.get(one.operator, one.operator))
             for one in samples
-            if self._counts(one)
+            if self._is_selected(one)
         ]
         if not self.most_rows:
             return found
@@ -103,7 +103,7 @@ class Tables(Record):
             for row in sorted(order.permutation(len(own))[: self.most_rows].tolist())
         ]
 
-    def _counts(self, sample: Sample) -> bool:
+    def _is_selected(self, sample: Sample) -> bool:
         of_operator = self.variants.get(sample.operator, sample.variant)
         variant = self.variants.get(f"{sample.operator} {sample.direction}", of_operator)
         return sample.dtype in (self.dtype or sample.dtype,) and sample.variant == variant

@@ -32,9 +32,9 @@ from kernelcast.runtime.stack import stack_named
 from kernelcast.runtime.views.estimate_page import pictures
 from kernelcast.serve.answering import catalogue, model_fields
 from kernelcast.serve.limits import Limits
+from kernelcast.serve.loaded_bundle import LoadedBundle
 from kernelcast.serve.questions import compact_layouts, layout_choices
 from kernelcast.serve.questions import predict as predict_of_server
-from kernelcast.serve.warm import Warm
 from kernelcast.store import Database, Run, Sample
 from kernelcast.train.report.figures import FORMAT as TRAINING_FORMAT
 from kernelcast.train.report.figures import OperatorFigures, Outlier
@@ -207,16 +207,16 @@ def _warnings(_: Path) -> Iterator[dict[str, Any]]:
 
 
 def _of_server(_: Path) -> Iterator[dict[str, Any]]:
-    warm = Warm.load(BUNDLES / "a100-sxm.kcast", {})
+    loaded = LoadedBundle.load(BUNDLES / "a100-sxm.kcast", {})
     asked = {"model": "mixtral-8x7b", "tp": 2, "dp": 4, "micro_batch": 1, "global_batch": 16}
-    yield catalogue(warm)
-    yield model_fields(warm, {"model": _CONFIG})
-    yield layout_choices(warm, asked)
+    yield catalogue(loaded)
+    yield model_fields(loaded, {"model": _CONFIG})
+    yield layout_choices(loaded, asked)
     asked_of = asked | {"hardware": "h100-sxm", "framework": "nemo", "gpus_per_node": 8}
-    yield predict_of_server(warm, asked_of)
+    yield predict_of_server(loaded, asked_of)
     search = {"model": "llama-2-7b", "gpus": 8, "global_batch": 16, "zero": [1], "top": 4}
-    yield compact_layouts(warm, search, Limits())  # no answer: the bundle has no collectives
-    yield compact_layouts(warm, search | {"hardware": "h100-sxm"}, Limits())
+    yield compact_layouts(loaded, search, Limits())  # no answer: the bundle has no collectives
+    yield compact_layouts(loaded, search | {"hardware": "h100-sxm"}, Limits())
     h100 = Estimator.load("h100-sxm")
     yield pictures(predict(h100, "llama-2-7b", pp=2, micro_batch=1, micro_batches=4))
     yield pictures(

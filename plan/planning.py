@@ -84,8 +84,8 @@ def plan(
         return plan_of(estimator, estimated(Wish(gpus=gpus)), own, rate=rate, spread=spread, fabric=fabric)
     data = Wish.of_data(own)
     if gpus is not None or not data.has_data:
-        fields = ("deadline", "tokens", "samples", "gpus")
-        raise UsageError("{} needs {} or {}, and finds {} itself", fields=fields)
+        named = ("deadline", "tokens", "samples", "gpus")
+        raise UsageError("{} needs {} or {}, and finds {} itself", fields=named)
     days = deadline_s / _S_PER_DAY
     target = days
     for _ in range(_MOST_ROUNDS):

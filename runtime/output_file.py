@@ -175,7 +175,7 @@ def unfinished_beside(target: Path) -> Iterator[Path]:
     try:
         beside = os.listdir(target.parent)
     except OSError:
-        beside = []  # said when it is written
+        beside = []  # the error follows when it is written
     for name in beside:
         found = stray.fullmatch(name)
         if found and not _is_running(int(found[1])):

@@ -37,7 +37,7 @@ DEFAULT_SHARE: float = LAYOUT["exposed_share"].default
 OPTIONS = tuple(name for name in STACK if name not in NAMES)
 """What software does that is a choice, not a factor: options of a question that a stack may state."""
 
-_SAID = ("name", "software", "source", *NAMES, "residual", "steps", "error_before", "error_left_out")
+_IN_PROVENANCE = ("name", "software", "source", *NAMES, "residual", "steps", "error_before", "error_left_out")
 _ATTENTION = frozenset(
     {
         "flash_attention",
@@ -158,12 +158,12 @@ class Stack(Record):
         return (0.0,) * len(NAMES) if row is None else self.spread[row]
 
     def fill(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """A question's values, with the stack's exposed share and options where they do not say them."""
+        """A question's values, with the stack's exposed share and options for fields that they lack."""
         return {"exposed_share": self.exposed_share, **self.options, **values}
 
-    def said(self) -> dict[str, Any]:
-        """What an answer's provenance says about it: plain values, and all of it in words as `summary`."""
-        return {**{name: getattr(self, name) for name in _SAID}, "summary": str(self)}
+    def provenance(self) -> dict[str, Any]:
+        """Plain values for an answer's provenance; `summary` is all of it as text."""
+        return {**{name: getattr(self, name) for name in _IN_PROVENANCE}, "summary": str(self)}
 
     def __str__(self) -> str:
         words = (

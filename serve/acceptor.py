@@ -36,7 +36,7 @@ class _Door:
 
     def __init__(self, listening: socket.socket, control: socket.socket, hosts: str) -> None:
         self._listening, self._control = listening, control
-        self._asked = re.compile(_FORM % (_OTHERS, _HOSTS[hosts], _OTHERS))
+        self._health_request = re.compile(_FORM % (_OTHERS, _HOSTS[hosts], _OTHERS))
         self._poll = select.epoll()
         for one in (listening, control):
             one.setblocking(False)
@@ -95,7 +95,7 @@ class _Door:
             return
         if not head:
             client.close()
-        elif self._asked.fullmatch(head) and self._is_fresh():
+        elif self._health_request.fullmatch(head) and self._is_fresh():
             client.recv(len(head))
             self._answer(client, is_last=_CLOSE.search(head) is not None, begin_s=begin_s)
         else:

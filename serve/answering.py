@@ -24,28 +24,28 @@ from kernelcast.runtime.request.models import built_in_name, unknown_model
 from kernelcast.runtime.request.models.huggingface import from_huggingface
 from kernelcast.runtime.stack import shipped_stacks, stack_named
 from kernelcast.runtime.step.parameters import active_parameters, total_parameters
+from kernelcast.serve.loaded_bundle import LoadedBundle
 from kernelcast.serve.messages import known_fields, require_field
-from kernelcast.serve.warm import Warm
 
 
-def model_of(warm: Warm, values: dict[str, Any]) -> FoundModel:
+def model_of(loaded: LoadedBundle, values: dict[str, Any]) -> FoundModel:
     """The model that a request names or describes, and its sequence length.
 
     Raises:
         UsageError: it is missing, unknown or wrong.
     """
     return find_model(
-        require_field(values, "model"), warm.models, sequence_length=values.get("sequence_length")
+        require_field(values, "model"), loaded.models, sequence_length=values.get("sequence_length")
     )
 
 
-def of_request(warm: Warm, values: dict[str, Any]) -> tuple[Estimator, dict[str, Any]]:
+def of_request(loaded: LoadedBundle, values: dict[str, Any]) -> tuple[Estimator, dict[str, Any]]:
     """The estimator for a request's hardware and stack, and the other values, completed by the stack's defaults.
 
     Raises:
         UsageError: no such hardware or stack ships.
     """
-    estimator = warm.estimator_of(values.get("hardware"))
+    estimator = loaded.estimator_of(values.get("hardware"))
     values = {name: value for name, value in values.items() if name != "hardware"}
     asked = values.get("stack")
     if asked is not None and asked not in shipped_stacks():
@@ -111,32 +111,32 @@ CATALOGUE_FORMAT, MODEL_FORMAT = "kernelcast.catalogue/1", "kernelcast.model/1"
 MODEL_REQUEST = ("model", "sequence_length")
 
 
-def catalogue(warm: Warm) -> dict[str, Any]:
+def catalogue(loaded: LoadedBundle) -> dict[str, Any]:
     """Hardware, fabrics, models and stacks by name; `bundle` is the server's own. Form `kernelcast.catalogue/1`."""
-    described = [one for one in warm.fabrics.values() if isinstance(one, Fabric)]
+    described = [one for one in loaded.fabrics.values() if isinstance(one, Fabric)]
     shipped = [fabric_named(name) for name in shipped_fabrics()]
-    measured = [one.name for one in warm.fabrics.values() if not isinstance(one, Fabric)]
+    measured = [one.name for one in loaded.fabrics.values() if not isinstance(one, Fabric)]
     return {
         "format": CATALOGUE_FORMAT,
-        "bundle": warm.name,
+        "bundle": loaded.name,
         "hardware": [_hardware(one) for one in all_hardware().values()],
         "fabrics": [one.to_dict() for one in (*described, *shipped)],
         "measured_fabrics": [*measured, *measured_fabric_names()],
-        "models": [{"name": name, **_sizes(model)} for name, model in warm.models.items()],
+        "models": [{"name": name, **_sizes(model)} for name, model in loaded.models.items()],
         "attention_kernels": list(all_kernels()),
         "frameworks": [values_of(one, "name", "title", "stack") for one in frameworks().values()],
         "stacks": [{"name": name, "software": stack_named(name).software} for name in shipped_stacks()],
     }
 
 
-def model_fields(warm: Warm, values: dict[str, Any]) -> dict[str, Any]:
+def model_fields(loaded: LoadedBundle, values: dict[str, Any]) -> dict[str, Any]:
     """The fields of a model by name, of a model file, or of a `config.json`; form `kernelcast.model/1`.
 
     Raises:
         UsageError: no such model, or a field of it is unknown, missing or wrong.
     """
     values = known_fields(values, MODEL_REQUEST)
-    found = model_of(warm, values)
+    found = model_of(loaded, values)
     return {
         "format": MODEL_FORMAT,
         "model": asdict(found.model),

@@ -29,6 +29,7 @@ from kernelcast.runtime.estimate.estimator import TooManyChunks
 from kernelcast.serve.answering import catalogue, model_fields
 from kernelcast.serve.http_server import Acceptor, Listener, serving
 from kernelcast.serve.limits import Busy, Limits, Pool
+from kernelcast.serve.loaded_bundle import LoadedBundle
 from kernelcast.serve.messages import (
     HTML,
     JSON,
@@ -61,7 +62,6 @@ from kernelcast.serve.questions import (
     search_layouts,
 )
 from kernelcast.serve.walltimes import for_slurm, walltime
-from kernelcast.serve.warm import Warm
 from kernelcast.walltime.job import decoded
 
 SENT_BYTES = 16 << 20
@@ -75,7 +75,7 @@ _WATCH_S = 0.05
 _RETRY = {"retry-after": "1"}
 
 Endpoint = Callable[[Request], Awaitable[Response]]
-Work = Callable[[Warm], bytes]
+Work = Callable[[LoadedBundle], bytes]
 """Computes an answer; may raise TooManyChunks before that."""
 Values = dict[str, Any]
 Asked = tuple[str, bytes]  # path and body
@@ -83,12 +83,12 @@ Answers = Remembered[Asked, bytes]
 
 
 class Application:
-    """The warm bundle, pools and metrics behind all routes; `pages` are additional routes. A server runs `asgi`."""
+    """The loaded bundle, pools and metrics behind all routes; `pages` are additional routes. A server runs `asgi`."""
 
     def __init__(
         self,
         path: Path,
-        warm: Warm,
+        loaded: LoadedBundle,
         limits: Limits,
         *,
         environment: Mapping[str, str],
@@ -96,10 +96,10 @@ class Application:
         is_local: bool = False,
         pages: Sequence[BaseRoute] = (),
     ) -> None:
-        self.warm, self.limits = warm, limits
+        self.loaded, self.limits = loaded, limits
         self._remembered, self._under_way = Answers(SENT_BYTES), dict[Asked, asyncio.Task[bytes]]()
         self.metrics = Metrics()
-        self.metrics.answers_with(warm)
+        self.metrics.answers_with(loaded)
         self.version = version("kernelcast")
         self._path, self._environment = path, environment
         self._reloading, self._reloads = asyncio.Lock(), 0
@@ -114,16 +114,16 @@ class Application:
         self._can_reload = can_reload
         self.reloaded: Callable[[], None] = lambda: None
         routes: list[Route] = [
-            Route("/predict", self._asked(predict), methods=POST),
-            Route("/search", self._searched(search_layouts), methods=POST),
+            Route("/predict", self._answering(predict), methods=POST),
+            Route("/search", self._searching(search_layouts), methods=POST),
             Route("/walltime", self._walltime, methods=POST),
-            Route("/plan", self._asked(plan_run), methods=POST),
-            Route("/layouts", self._searched(compact_layouts), methods=POST),
-            Route("/choices", self._asked(layout_choices), methods=POST),
-            Route("/model", self._asked(model_fields), methods=POST),
-            Route("/pictures", self._asked(predict_pictures), methods=POST),
-            Route("/page", self._asked(predict_page, media=HTML), methods=POST),
-            Route("/trace", self._asked(predict_trace), methods=POST),
+            Route("/plan", self._answering(plan_run), methods=POST),
+            Route("/layouts", self._searching(compact_layouts), methods=POST),
+            Route("/choices", self._answering(layout_choices), methods=POST),
+            Route("/model", self._answering(model_fields), methods=POST),
+            Route("/pictures", self._answering(predict_pictures), methods=POST),
+            Route("/page", self._answering(predict_page, media=HTML), methods=POST),
+            Route("/trace", self._answering(predict_trace), methods=POST),
             Route("/catalogue", self._catalogue),
             Route("/health", self._health),
             Route("/metrics", self._figures),
@@ -148,60 +148,64 @@ class Application:
         """
         begun = self._reloads
         async with self._reloading:
-            if self._reloads > begun:  # one that began after this was asked for is over
+            if self._reloads > begun:  # a reload that began after this request has ended
                 if self._refusal:
                     raise self._refusal
                 return
             self._reloads, self._refusal = self._reloads + 1, None
             try:
-                calibrated = self.warm.estimator.predictor.calibrated
-                load = partial(Warm.load, self._path, self._environment, calibrated=calibrated)
-                warm = await asyncio.to_thread(load)
+                calibrated = self.loaded.estimator.predictor.calibrated
+                load = partial(LoadedBundle.load, self._path, self._environment, calibrated=calibrated)
+                loaded = await asyncio.to_thread(load)
             except Exception as error:
-                self._refusal = error  # whatever it is: those that wait must not be told that all is well
+                self._refusal = (
+                    error  # whatever it is: callers that wait must not be told that the reload succeeded
+                )
                 if isinstance(error, KernelcastError):
                     self.metrics.reloads.labels("refused").inc()
-                    _log(f"reload refused, still serving {self.warm.digest[:12]}: {error}")
+                    _log(f"reload refused, still serving {self.loaded.digest[:12]}: {error}")
                 raise
-            self.warm, self._remembered, self._under_way = warm, Answers(SENT_BYTES), {}
-            self.metrics.answers_with(warm)
+            self.loaded, self._remembered, self._under_way = loaded, Answers(SENT_BYTES), {}
+            self.metrics.answers_with(loaded)
             self.reloaded()
             self.metrics.reloads.labels("ok").inc()
-            for problem in warm.problems:
+            for problem in loaded.problems:
                 _log(problem)
-            _log(f"reloaded: {warm.name} {warm.digest[:12]}")
+            _log(f"reloaded: {loaded.name} {loaded.digest[:12]}")
 
     def close(self) -> None:
         for pool in self._pools.values():
             pool.close()
 
-    def _asked(self, work: Callable[[Warm, Values], Values | bytes], *, media: str = JSON) -> Endpoint:
+    def _answering(
+        self, work: Callable[[LoadedBundle, Values], Values | bytes], *, media: str = JSON
+    ) -> Endpoint:
         """Answers a question about one layout; a repeated question gets the same bytes."""
 
         async def endpoint(request: Request) -> Response:
-            content, warm = await content_of(request, JSON, self.limits), self.warm
+            content, loaded = await content_of(request, JSON, self.limits), self.loaded
 
-            def answer(warm: Warm) -> bytes:
-                found = work(warm, json_object(content))
+            def answer(loaded: LoadedBundle) -> bytes:
+                found = work(loaded, json_object(content))
                 return found if isinstance(found, bytes) else json_bytes(found)
 
-            return await self._again_or(request.url.path, content, warm, answer, media=media)
+            return await self._again_or(request.url.path, content, loaded, answer, media=media)
 
         return endpoint
 
-    def _searched(self, work: Callable[[Warm, Values, Limits, IsGone], Values]) -> Endpoint:
+    def _searching(self, work: Callable[[LoadedBundle, Values, Limits, IsGone], Values]) -> Endpoint:
         """Answers a search, which ends when its client leaves."""
 
         async def endpoint(request: Request) -> Response:
-            content, warm = await content_of(request, JSON, self.limits), self.warm
+            content, loaded = await content_of(request, JSON, self.limits), self.loaded
             gone = threading.Event()
             watching = asyncio.create_task(_watch(request, gone))
 
-            def answer(warm: Warm) -> bytes:
-                return json_bytes(work(warm, json_object(content), self.limits, gone.is_set))
+            def answer(loaded: LoadedBundle) -> bytes:
+                return json_bytes(work(loaded, json_object(content), self.limits, gone.is_set))
 
             try:
-                return await self._again_or(request.url.path, content, warm, answer, pool="search")
+                return await self._again_or(request.url.path, content, loaded, answer, pool="search")
             except NobodyWaits:
                 return Response(status_code=CLIENT_GONE)  # for the figures
             finally:
@@ -212,16 +216,23 @@ class Application:
     async def _walltime(self, request: Request) -> Response:
         if media_type(request) == TEXT:
             return await self._script(request)
-        content, warm = await content_of(request, JSON, self.limits), self.warm
+        content, loaded = await content_of(request, JSON, self.limits), self.loaded
         return await self._again_or(
             "/walltime",
             content,
-            warm,
-            lambda warm: json_bytes(walltime(warm, json_object(content)).to_dict()),
+            loaded,
+            lambda loaded: json_bytes(walltime(loaded, json_object(content)).to_dict()),
         )
 
     async def _again_or(
-        self, path: str, content: bytes, warm: Warm, work: Work, *, media: str = JSON, pool: str = "answer"
+        self,
+        path: str,
+        content: bytes,
+        loaded: LoadedBundle,
+        work: Work,
+        *,
+        media: str = JSON,
+        pool: str = "answer",
     ) -> Response:
         """The cached answer of the same question, the one that is being computed for another client, or a new one."""
         # Of the bundle that answers, also when another one has come at the end.
@@ -230,10 +241,10 @@ class Application:
         if known is not None:
             return Response(known, media_type=media)
         if pool == "search":  # ends when its own client leaves
-            answer: Awaitable[bytes] = self._run(pool, warm, work)
+            answer: Awaitable[bytes] = self._run(pool, loaded, work)
         else:
             if asked not in under_way:
-                under_way[asked] = task = asyncio.create_task(self._run(pool, warm, work))
+                under_way[asked] = task = asyncio.create_task(self._run(pool, loaded, work))
                 task.add_done_callback(lambda _: under_way.pop(asked))
             answer = asyncio.shield(under_way[asked])
         response = await self._answer(answer, media=media)
@@ -244,10 +255,12 @@ class Application:
 
     async def _script(self, request: Request) -> Response:
         """A batch script as text, answered as text: for clients that are shell scripts."""
-        content, warm = await content_of(request, TEXT, self.limits), self.warm
+        content, loaded = await content_of(request, TEXT, self.limits), self.loaded
         try:
             asked = {"script": decoded(content), **_script_request(request)}
-            answer = self._run("answer", warm, lambda warm: text_bytes(for_slurm(walltime(warm, asked))))
+            answer = self._run(
+                "answer", loaded, lambda loaded: text_bytes(for_slurm(walltime(loaded, asked)))
+            )
             return await self._answer(answer, media=TEXT)
         except KernelcastError as error:
             return text_error(422, str(error))
@@ -264,20 +277,20 @@ class Application:
                 raise
             return json_error(422, str(error))
 
-    async def _run(self, pool: str, warm: Warm, work: Work) -> bytes:
+    async def _run(self, pool: str, loaded: LoadedBundle, work: Work) -> bytes:
         """Run work in its pool; large layouts queue in a pool of their own."""
         if pool == "answer":
-            small = warm.limited(self.limits.small_chunks)
+            small = loaded.limited(self.limits.small_chunks)
             try:
                 return await self._pools[pool].run(lambda: work(small))
             except TooManyChunks:
-                pool, warm = "large", warm.limited(self.limits.most_chunks)
-        return await self._pools[pool].run(lambda: work(warm))
+                pool, loaded = "large", loaded.limited(self.limits.most_chunks)
+        return await self._pools[pool].run(lambda: work(loaded))
 
     async def _catalogue(self, request: Request) -> Response:
         # Cached, and first computed in a thread: it takes longer than other requests may wait.
         return await self._again_or(
-            request.url.path, b"", self.warm, lambda warm: json_bytes(catalogue(warm))
+            request.url.path, b"", self.loaded, lambda loaded: json_bytes(catalogue(loaded))
         )
 
     async def _health(self, request: Request) -> Response:
@@ -289,9 +302,9 @@ class Application:
             {
                 "status": "ok",
                 "version": self.version,
-                "bundle": self.warm.name,
-                "bundle_digest": self.warm.digest,
-                "loaded_at": self.warm.loaded_at,
+                "bundle": self.loaded.name,
+                "bundle_digest": self.loaded.digest,
+                "loaded_at": self.loaded.loaded_at,
             }
         )
 
@@ -300,7 +313,7 @@ class Application:
         return Response(text, headers={"content-type": CONTENT_TYPE_LATEST})
 
     async def _describe(self, request: Request) -> Response:
-        described = document(self.version, self.warm.models, can_reload=self._can_reload)
+        described = document(self.version, self.loaded.models, can_reload=self._can_reload)
         return Response(json_bytes(described), media_type=JSON)
 
     async def _reload(self, request: Request) -> Response:
@@ -357,7 +370,7 @@ def _log(line: str) -> None:
 
 def run(
     path: Path,
-    warm: Warm,
+    loaded: LoadedBundle,
     listener: Listener,
     limits: Limits,
     *,
@@ -368,7 +381,7 @@ def run(
     """Answer requests, also on the routes `pages`, until SIGTERM or SIGINT; SIGHUP reloads the bundle."""
     reach = {"can_reload": listener.is_unix, "is_local": listener.is_local}
     try:
-        application = Application(path, warm, limits, environment=environment, pages=pages, **reach)
+        application = Application(path, loaded, limits, environment=environment, pages=pages, **reach)
         asyncio.run(_run(application, listener, started))
     finally:
         listener.close()

@@ -17,7 +17,7 @@ from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from kernelcast.serve.warm import Warm
+from kernelcast.serve.loaded_bundle import LoadedBundle
 
 _BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 
@@ -53,9 +53,9 @@ class Metrics:
         for result in ("ok", "refused"):
             self.reloads.labels(result)
 
-    def answers_with(self, warm: Warm) -> None:
+    def answers_with(self, loaded: LoadedBundle) -> None:
         self._bundle.clear()
-        self._bundle.labels(warm.digest).set(1)
+        self._bundle.labels(loaded.digest).set(1)
 
     def health(self, taken_s: float) -> None:
         """Count an answer of /health that the acceptor gave."""

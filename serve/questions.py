@@ -29,19 +29,19 @@ from kernelcast.runtime.views.chrome_trace import trace_lines
 from kernelcast.runtime.views.estimate_page import page, pictures
 from kernelcast.serve.answering import find_fabric, model_of, of_request
 from kernelcast.serve.limits import Limits
+from kernelcast.serve.loaded_bundle import LoadedBundle
 from kernelcast.serve.messages import known_fields
 from kernelcast.serve.schemas import MAX_LAYOUTS, MAX_TOP, PREDICT, RUN_PLAN, SEARCH_FIELDS
-from kernelcast.serve.warm import Warm
 
 
-def predict(warm: Warm, values: dict[str, Any]) -> dict[str, Any]:
+def predict(loaded: LoadedBundle, values: dict[str, Any]) -> dict[str, Any]:
     """Answer one question.
 
     Raises:
         UsageError: a field is unknown, missing, wrong, or does not go with the others.
         DataError: the bundle lacks an operator that the model needs.
     """
-    found, estimate, estimator, fabric = _asked(warm, values)
+    found, estimate, estimator, fabric = _estimated(loaded, values)
     answer = IntentAnswer(
         estimate=estimate,
         changes=fitting_changes(estimator, estimate, fabric=fabric),
@@ -59,44 +59,46 @@ def predict(warm: Warm, values: dict[str, Any]) -> dict[str, Any]:
     return shown
 
 
-def predict_pictures(warm: Warm, values: dict[str, Any]) -> dict[str, Any]:
+def predict_pictures(loaded: LoadedBundle, values: dict[str, Any]) -> dict[str, Any]:
     """An answer's timeline and memory as SVG, and where its time goes; errors as `predict`."""
-    return pictures(_asked(warm, values)[1])
+    return pictures(_estimated(loaded, values)[1])
 
 
-def predict_page(warm: Warm, values: dict[str, Any]) -> bytes:
-    return page(_asked(warm, values)[1]).encode()
+def predict_page(loaded: LoadedBundle, values: dict[str, Any]) -> bytes:
+    return page(_estimated(loaded, values)[1]).encode()
 
 
-def predict_trace(warm: Warm, values: dict[str, Any]) -> bytes:
+def predict_trace(loaded: LoadedBundle, values: dict[str, Any]) -> bytes:
     """The Chrome trace of an answer, JSON; errors as `predict`, and UsageError for a step with too many passes."""
-    return "".join(trace_lines(_asked(warm, values)[1])).encode()
+    return "".join(trace_lines(_estimated(loaded, values)[1])).encode()
 
 
-def _asked(warm: Warm, values: dict[str, Any]) -> tuple[FoundModel, Estimate, Estimator, FabricChoice | None]:
-    found, estimator, fabric, asked = _named(warm, known_fields(values, PREDICT))
+def _estimated(
+    loaded: LoadedBundle, values: dict[str, Any]
+) -> tuple[FoundModel, Estimate, Estimator, FabricChoice | None]:
+    found, estimator, fabric, asked = _named(loaded, known_fields(values, PREDICT))
     return found, estimator.predict(model=found.model, fabric=fabric, **asked), estimator, fabric
 
 
 def _named(
-    warm: Warm, values: dict[str, Any]
+    loaded: LoadedBundle, values: dict[str, Any]
 ) -> tuple[FoundModel, Estimator, FabricChoice | None, dict[str, Any]]:
     """What the fields name, and the other arguments of `Estimator.predict`."""
-    found = model_of(warm, values)
-    estimator, values = of_request(warm, values)
-    return found, estimator, find_fabric(values.get("fabric"), warm.fabrics), read_request(values)
+    found = model_of(loaded, values)
+    estimator, values = of_request(loaded, values)
+    return found, estimator, find_fabric(values.get("fabric"), loaded.fabrics), read_request(values)
 
 
 CHOICES_FORMAT = "kernelcast.choices/1"
 
 
-def layout_choices(warm: Warm, values: dict[str, Any]) -> dict[str, Any]:
+def layout_choices(loaded: LoadedBundle, values: dict[str, Any]) -> dict[str, Any]:
     """Answer one question, with the fields of /predict; form `kernelcast.choices/1`.
 
     Raises:
         UsageError: a field is unknown, missing or wrong, or the layout itself is not valid.
     """
-    named, estimator, _, asked = _named(warm, known_fields(values, PREDICT))
+    named, estimator, _, asked = _named(loaded, known_fields(values, PREDICT))
     bundle = estimator.bundle
     memory = asked.get("gpu_memory_bytes", usual_gpu_memory_bytes(bundle))
     reserved = asked.get("reserved_memory_bytes", usual_reserved_bytes(bundle))
@@ -115,7 +117,7 @@ def layout_choices(warm: Warm, values: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def plan_run(warm: Warm, values: dict[str, Any]) -> dict[str, Any]:
+def plan_run(loaded: LoadedBundle, values: dict[str, Any]) -> dict[str, Any]:
     """Plan a run of the layout that `values` give; form `kernelcast.run-plan/1`.
 
     Raises:
@@ -125,7 +127,7 @@ def plan_run(warm: Warm, values: dict[str, Any]) -> dict[str, Any]:
     values = known_fields(values, RUN_PLAN)
     own = read_plan({name: value for name, value in values.items() if name in PLAN})
     values = {name: value for name, value in values.items() if name not in PLAN}
-    found, estimator, fabric, asked = _named(warm, values)
+    found, estimator, fabric, asked = _named(loaded, values)
     estimate = estimator.predict(model=found.model, fabric=fabric, **asked)
     planned = plan_of(estimator, estimate, own, fabric=fabric)
     return found.with_notes(planned.to_dict(with_fan=True))
@@ -143,7 +145,7 @@ class NobodyWaits(Exception):
 
 
 def search_layouts(
-    warm: Warm, values: dict[str, Any], limits: Limits, is_gone: IsGone = lambda: False
+    loaded: LoadedBundle, values: dict[str, Any], limits: Limits, is_gone: IsGone = lambda: False
 ) -> dict[str, Any]:
     """Answer one question.
 
@@ -153,33 +155,33 @@ def search_layouts(
         NobodyWaits: the client has left.
     """
     check = _check(limits.time_s, is_gone)
-    found, estimator, question = _question(warm, values, limits, check, most=MAX_TOP)
+    found, estimator, question = _question(loaded, values, limits, check, most=MAX_TOP)
     result = search(estimator, question, report=lambda done, total, what: check())
     return found.with_notes(result.to_dict())
 
 
 def compact_layouts(
-    warm: Warm, values: dict[str, Any], limits: Limits, is_gone: IsGone = lambda: False
+    loaded: LoadedBundle, values: dict[str, Any], limits: Limits, is_gone: IsGone = lambda: False
 ) -> dict[str, Any]:
     """Answer one question with many layouts in a compact form; errors as `search_layouts`."""
     check = _check(limits.time_s, is_gone)
-    found, estimator, question = _question(warm, values, limits, check, most=MAX_LAYOUTS)
+    found, estimator, question = _question(loaded, values, limits, check, most=MAX_LAYOUTS)
     return found.with_notes(compact_search(estimator, question, report=lambda done, total, what: check()))
 
 
 def _question(
-    warm: Warm, values: dict[str, Any], limits: Limits, check: Callable[[], None], *, most: int
+    loaded: LoadedBundle, values: dict[str, Any], limits: Limits, check: Callable[[], None], *, most: int
 ) -> tuple[FoundModel, Estimator, Question]:
     check()
     values = known_fields(values, SEARCH_FIELDS, may_be_null=("gpu_memory_bytes",))
-    found = model_of(warm, values).require_length()
+    found = model_of(loaded, values).require_length()
     whole(1, most).check("top", values.get("top", 1))
-    estimator, values = of_request(warm, values)
+    estimator, values = of_request(loaded, values)
     question = read_question(
         values,
         model=found.model,
         bundle=estimator.bundle,
-        fabric=find_fabric(values.get("fabric"), warm.fabrics),
+        fabric=find_fabric(values.get("fabric"), loaded.fabrics),
     )
     _check_size(question.space, limits.max_search_layouts, check)
     return found, estimator, question

@@ -10,9 +10,9 @@ from kernelcast.runtime.errors import one_line, shown
 from kernelcast.runtime.frameworks.slurm import OPTIONS
 from kernelcast.runtime.request.model import FoundModel
 from kernelcast.serve.answering import find_fabric, find_model
+from kernelcast.serve.loaded_bundle import LoadedBundle
 from kernelcast.serve.messages import known_fields
 from kernelcast.serve.schemas import WALLTIME
-from kernelcast.serve.warm import Warm
 from kernelcast.walltime import (
     Answer,
     Job,
@@ -39,7 +39,7 @@ _NO_PATHS = {
 _NOWHERE = Path("/")
 
 
-def walltime(warm: Warm, values: dict[str, Any]) -> Answer:
+def walltime(loaded: LoadedBundle, values: dict[str, Any]) -> Answer:
     """Predict a job's walltime. Fields of the request override the script's, and these the site's.
 
     Raises:
@@ -47,19 +47,19 @@ def walltime(warm: Warm, values: dict[str, Any]) -> Answer:
         DataError: the bundle lacks an operator that the model needs.
     """
     values = known_fields(values, WALLTIME)
-    estimator = warm.estimator_of(values.get("hardware"))
+    estimator = loaded.estimator_of(values.get("hardware"))
     in_script = _script(values)
     by_request, inline = _given(values)
     described = values.get("fabric") if isinstance(values.get("fabric"), dict) else None
-    site = {**warm.site, "bundle": Given(value=warm.name, origin="server")}
+    site = {**loaded.site, "bundle": Given(value=loaded.name, origin="server")}
     settings = merge(by_request, in_script.settings.given if in_script else {}, site)
 
     def model_of(settings: Settings) -> FoundModel:
         asked = inline if inline is not None else settings.text("model")
-        return find_model(asked, warm.models, sequence_length=settings.whole("sequence_length"))
+        return find_model(asked, loaded.models, sequence_length=settings.whole("sequence_length"))
 
     def fabric_of(settings: Settings) -> FabricChoice | None:
-        return find_fabric(described if described is not None else settings.text("fabric"), warm.fabrics)
+        return find_fabric(described if described is not None else settings.text("fabric"), loaded.fabrics)
 
     slurm = {**(in_script.slurm_options if in_script else {}), **_slurm(values.get("slurm", {}))}
     return answer(
@@ -70,7 +70,7 @@ def walltime(warm: Warm, values: dict[str, Any]) -> Answer:
             warnings=in_script.warnings if in_script else (),
         ),
         allocation=slurm_allocation(slurm),
-        asked_s=_asked(values.get("asked")),
+        asked_s=_time_limit_s(values.get("asked")),
         load=lambda _: estimator,
         find_model=model_of,
         find_fabric=fabric_of,
@@ -128,7 +128,7 @@ def _slurm(found: object) -> Mapping[str, str]:
     return found
 
 
-def _asked(found: object) -> float | None:
+def _time_limit_s(found: object) -> float | None:
     if found is None:
         return None
     asked_s = read_time_limit(found.strip()) if isinstance(found, str) else None

@@ -155,17 +155,17 @@ def give(
             value is not accepted; names the place, the field, what was found and what is allowed.
     """
     found = dict(earlier or {})
-    for said, value in fields:
-        name = _NOW.get(said, said)
+    for given, value in fields:
+        name = _NOW.get(given, given)
         if name not in FIELDS:
-            raise unknown_field(said, FIELDS if site else JOB_FIELDS).within(origin)
+            raise unknown_field(given, FIELDS if site else JOB_FIELDS).within(origin)
         if name in SITE_ONLY and not site:
             raise UsageError(f"{origin}: field {name} is set here, expected only in the site file")
         if name in found:
-            both = f" ({said} is an old name of {name})" if FIELDS[name].old else ""
-            raise UsageError(f"{origin}: {said} is given again, first in {found[name].origin}{both}")
+            both = f" ({given} is an old name of {name})" if FIELDS[name].old else ""
+            raise UsageError(f"{origin}: {given} is given again, first in {found[name].origin}{both}")
         with error_context(origin):
-            read = FIELDS[name].kind.parse(said, value)
+            read = FIELDS[name].kind.parse(given, value)
         if isinstance(read, str) and (name in PATHS or (name in _SUFFIXES and is_path(read, name))):
             read = str(folder / (_with_home(read) if home else read))
         found[name] = Given(value=read, origin=origin)

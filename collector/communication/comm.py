@@ -302,15 +302,15 @@ def _measure(
     except Untimed as error:
         outcome = error
     after = watch.look()
-    said = peers.gather((watch.flags(before, after), peers.interrupted))
-    noticed = _of_all([flags for flags, _ in said])
+    gathered = peers.gather((watch.flags(before, after), peers.interrupted))
+    noticed = _of_all([flags for flags, _ in gathered])
     measured = _PointResult(
         outcome=outcome,
         measured_at=measured_at,
         reference_us=mean_reference_us(before, after),
         flags=noticed,
     )
-    return measured, any(interrupted for _, interrupted in said)
+    return measured, any(interrupted for _, interrupted in gathered)
 
 
 def _of_all(noticed: list[Flags]) -> Flags:

@@ -117,12 +117,12 @@ class _Kernels:
         annotation = None if is_described or call is None else self._annotations.begun_in(tree.calls[call])
         if annotation is None:
             return collective(described or arguments, self._gpus_per_node), described
-        said = arguments_of(annotation)
+        annotated = arguments_of(annotation)
         base = None if call is None else tree.innermost(_C10D)[call]
         around = None if base is None else tree.arguments[base]
         return (
-            annotated_collective(annotation.name, said, self._only, self._gpus_per_node),
-            annotated_message(annotation.name, said, self._only, around),
+            annotated_collective(annotation.name, annotated, self._only, self._gpus_per_node),
+            annotated_message(annotation.name, annotated, self._only, around),
         )
 
 
@@ -167,10 +167,10 @@ def _cpu_pieces(tree: CallTree, trace: Trace, gpus_per_node: int) -> Pieces:
     only = _only_group(trace.distributed.get("pg_config"))
     messages = trace.of_category(ANNOTATION_CATEGORY)
     messages = messages[messages.where(lambda _, name: name.startswith("gloo:"))]
-    said = [(event.name, arguments_of(event), only) for event in messages]
+    named = [(event.name, arguments_of(event), only) for event in messages]
     numbers = [
         places.number(annotated_collective(*one, gpus_per_node), Direction.ONCE, annotated_message(*one))
-        for one in said
+        for one in named
     ]
     place = np.append(place, np.array(numbers, dtype=np.intp))
     instance = np.append(instance, -1 - np.arange(len(messages)))

@@ -34,10 +34,12 @@ def recorded_waits(trace: Trace, tree: CallTree) -> list[_Wait]:
         return found
     called_us = dict(zip(tree.launches.correlation.tolist(), tree.launches.start_us.tolist(), strict=True))
     for event in events:
-        said = arguments_of(event)
-        device, stream, awaited = (whole(one) for one in (said.device, said.stream, said.awaited_stream))
+        arguments = arguments_of(event)
+        device, stream, awaited = (
+            whole(one) for one in (arguments.device, arguments.stream, arguments.awaited_stream)
+        )
         waited_us, marked_us = (
-            called_us.get(one) for one in (event.correlation, whole(said.mark_correlation))
+            called_us.get(one) for one in (event.correlation, whole(arguments.mark_correlation))
         )
         if None not in (stream, awaited, waited_us, marked_us) and stream != awaited:
             found.append(_Wait(device or 0, stream, awaited, waited_us, marked_us))  # type: ignore[arg-type]

@@ -57,21 +57,21 @@ class Gpu:
 
     def clock_mhz(self) -> float | None:
         """Present clock of the multiprocessors, MHz; this and the following are None where unknown."""
-        return self._asked("nvmlDeviceGetClockInfo", ctypes.c_uint(), _CLOCK_SM)
+        return self._call_library("nvmlDeviceGetClockInfo", ctypes.c_uint(), _CLOCK_SM)
 
     def temperature_c(self) -> float | None:
         """Present temperature of the chip, degrees Celsius."""
-        return self._asked("nvmlDeviceGetTemperature", ctypes.c_uint(), _TEMPERATURE_GPU)
+        return self._call_library("nvmlDeviceGetTemperature", ctypes.c_uint(), _TEMPERATURE_GPU)
 
     def power_w(self) -> float | None:
         """Power of the board, W: on most GPUs a mean over the last second."""
-        return self._asked("nvmlDeviceGetPowerUsage", ctypes.c_uint(), scale=1e-3)
+        return self._call_library("nvmlDeviceGetPowerUsage", ctypes.c_uint(), scale=1e-3)
 
     def energy_j(self) -> float | None:
         """Energy since the driver was loaded, J (Volta and later)."""
-        return self._asked("nvmlDeviceGetTotalEnergyConsumption", ctypes.c_ulonglong(), scale=1e-3)
+        return self._call_library("nvmlDeviceGetTotalEnergyConsumption", ctypes.c_ulonglong(), scale=1e-3)
 
-    def _asked(
+    def _call_library(
         self, name: str, value: ctypes.c_uint | ctypes.c_ulonglong, *arguments: int, scale: float = 1.0
     ) -> float | None:
         """The output argument of a library call, times `scale`."""

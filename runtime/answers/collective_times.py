@@ -158,7 +158,7 @@ class CollectiveSource:
             vectors = [(size, float(nodes), float(gpus)) for size in sizes.tolist()]
             try:
                 answers = predictor.answers_of(*entry.key, vectors)
-            except DataError:  # nonsense: said where it is asked for
+            except DataError:  # not a valid answer: an error where it is used
                 continue
             times_us = np.array([answers[vector][0] for vector in vectors])
             rows.append(

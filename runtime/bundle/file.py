@@ -170,10 +170,10 @@ def open_shipped(source: Path, *, digest: str, manifest_digest: str) -> Bundle:
     Raises:
         DataError: as in `read_bundle`; from `files`, a regressor differs from the manifest or cannot be read.
     """
-    head = _part(source, 0, _LOCAL.size).ljust(_LOCAL.size)
+    head = _bytes_at(source, 0, _LOCAL.size).ljust(_LOCAL.size)
     *_, size, _, name_size, _ = _LOCAL.unpack(head)
     position = _LOCAL.size + name_size
-    text = _part(source, position, size)
+    text = _bytes_at(source, position, size)
     if sha256(text).hexdigest() != manifest_digest:
         return read_bundle(source)
     manifest = _manifest(source, text)
@@ -187,13 +187,13 @@ def open_shipped(source: Path, *, digest: str, manifest_digest: str) -> Bundle:
 
 
 def _model(source: Path, position: int, entry: RegressorEntry) -> bytes:
-    model = _part(source, position, entry.size_bytes)
+    model = _bytes_at(source, position, entry.size_bytes)
     if sha256(model).hexdigest() != entry.sha256:
         raise DataError(f"bundle {source}: {entry.file} differs from the manifest (damaged?)")
     return model
 
 
-def _part(source: Path, position: int, size: int) -> bytes:
+def _bytes_at(source: Path, position: int, size: int) -> bytes:
     """Bytes of a file from a position on; fewer where the file ends."""
     with system_errors(f"bundle {source}", "cannot be read"), source.open("rb") as stream:
         stream.seek(position)

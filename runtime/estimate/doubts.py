@@ -53,7 +53,7 @@ class Provenance:
 
     def to_dict(self) -> dict[str, Any]:
         values = asdict(replace(self, stack=None)) | {
-            "stack": None if self.stack is None else self.stack.said()
+            "stack": None if self.stack is None else self.stack.provenance()
         }
         return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 

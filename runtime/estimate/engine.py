@@ -62,7 +62,7 @@ class Engine:
         self.draws, self.element_bytes = draws, element_bytes
         self.host = HostShare(model, host_link_bytes_per_s, element_bytes=element_bytes, draws=draws)
         self.prices = Pricing(
-            times_of, self._take_apart, draws=draws, has_host=host_link_bytes_per_s is not None
+            times_of, self._decompose, draws=draws, has_host=host_link_bytes_per_s is not None
         )
 
     def configurations(self, layouts: Layouts) -> Iterator[Configurations]:
@@ -175,7 +175,7 @@ class Engine:
             gather = np.zeros_like(gather)
         arrays |= {
             "all_reduce_us": gradients,
-            "update_us": optimizer + gather + self.host.update_us(layouts, rows, self._take_apart),
+            "update_us": optimizer + gather + self.host.update_us(layouts, rows, self._decompose),
         }
         rows = np.repeat(rows, 1 + self.draws)
         others = {
@@ -281,7 +281,7 @@ class Engine:
         distinct, whose = layouts.distinct(*OF_STAGES)
         counts = np.zeros((len(distinct), structure.pp))
         for row in sorted(set(whose[rows].tolist())):
-            parts = self._take_apart(distinct, row)
+            parts = self._decompose(distinct, row)
             counts[row] = overlapping_buckets(parts, parts.stages, structure.chunks_per_stage)
         return update_overlap(
             structure,
@@ -295,7 +295,7 @@ class Engine:
             exposed_share=layouts.like.exposed_share,
         )
 
-    def _take_apart(self, layouts: Layouts, row: int) -> Decomposition:
+    def _decompose(self, layouts: Layouts, row: int) -> Decomposition:
         return self.parts or Decomposition(
             model=self.model,
             parallelism=layouts.parallelism(row),

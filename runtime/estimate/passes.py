@@ -42,7 +42,7 @@ class HostShare:
         return Host.of(layouts.parallelism(int(rows[0])), self.link_bytes_per_s) if len(rows) else None
 
     def update_us(
-        self, layouts: Layouts, rows: Rows, take_apart: Callable[[Layouts, int], Decomposition]
+        self, layouts: Layouts, rows: Rows, decompose: Callable[[Layouts, int], Decomposition]
     ) -> Times | float:
         """Time of the host's part of every stage's update, [configs, stages] of one pp; 0 without a part."""
         if not layouts.like.offload_optimizer:
@@ -54,7 +54,7 @@ class HostShare:
         known = {
             row: [parts.host_update_us(stage, host) for stage in parts.stages]
             for row in sorted(set(whose[rows].tolist()))
-            for parts in (take_apart(distinct, row),)
+            for parts in (decompose(distinct, row),)
         }
         return np.repeat([known[row] for row in whose[rows].tolist()], 1 + self.draws, axis=0)
 

@@ -232,24 +232,24 @@ _Piece = tuple[tuple[Part, ...], Times]
 
 
 class Pricing:
-    """Prices pieces by `times_of`; `take_apart` makes the decomposition of a layout of a block."""
+    """Prices pieces by `times_of`; `decompose` makes the decomposition of a layout of a block."""
 
     def __init__(
         self,
         times_of: TimesOf,
-        take_apart: Callable[[Layouts, int], Decomposition],
+        decompose: Callable[[Layouts, int], Decomposition],
         *,
         draws: int,
         has_host: bool = False,
     ) -> None:
-        self.times_of, self.take_apart, self.draws, self.has_host = times_of, take_apart, draws, has_host
+        self.times_of, self.decompose, self.draws, self.has_host = times_of, decompose, draws, has_host
         self._known: dict[PieceKey, _Piece] = {}
 
     def price(self, requests: Sequence[tuple[Layouts, Sequence[Kind]]]) -> list[Prices]:
         """Prices of the kinds of pieces of every block; all blocks agree in the common fields of their layouts."""
         wanted: dict[PieceKey, Parts] = {}
-        taken_apart: dict[tuple[object, ...], Decomposition] = {}
-        found = [self._keys(layouts, kinds, wanted, taken_apart) for layouts, kinds in requests]
+        decompositions: dict[tuple[object, ...], Decomposition] = {}
+        found = [self._keys(layouts, kinds, wanted, decompositions) for layouts, kinds in requests]
         if wanted:
             if len(self._known) + len(wanted) > _MAX_REMEMBERED:
                 needed = {key for one in found for keys, _ in one.values() for key in keys} - wanted.keys()
@@ -279,7 +279,7 @@ class Pricing:
         layouts: Layouts,
         kinds: Sequence[Kind],
         wanted: dict[PieceKey, Parts],
-        taken_apart: dict[tuple[object, ...], Decomposition],
+        decompositions: dict[tuple[object, ...], Decomposition],
     ) -> dict[str, tuple[list[PieceKey], Rows]]:
         """Keys of the distinct pieces of every kind, and the piece of each layout; unknown ones go into `wanted`."""
         by_columns: dict[tuple[str, ...], list[Kind]] = {}
@@ -295,9 +295,9 @@ class Pricing:
                     if key not in self._known and key not in wanted:
                         # With one layout, all pieces share one decomposition.
                         agreeing = (columns, values[row]) if len(layouts) > 1 else tuple(layouts.table[0])
-                        if agreeing not in taken_apart:
-                            taken_apart[agreeing] = self.take_apart(distinct, row)
-                        wanted[key] = kind.parts(taken_apart[agreeing])
+                        if agreeing not in decompositions:
+                            decompositions[agreeing] = self.decompose(distinct, row)
+                        wanted[key] = kind.parts(decompositions[agreeing])
                 found[kind.name] = keys, whose
         return found
 

@@ -59,8 +59,8 @@ def slurm_allocation(options: Mapping[str, str]) -> Allocation:
         gpus = per_node * nodes
     if per_node is None and gpus is not None and nodes is not None and gpus % nodes == 0:
         per_node = gpus // nodes
-    said = [f"{name} {options[name]}" for name in OPTIONS if _is_given(name, options.get(name, ""))]
-    return Allocation(nodes=nodes, gpus_per_node=per_node, gpus=gpus, origin=", ".join(said))
+    stated = [f"{name} {options[name]}" for name in OPTIONS if _is_given(name, options.get(name, ""))]
+    return Allocation(nodes=nodes, gpus_per_node=per_node, gpus=gpus, origin=", ".join(stated))
 
 
 def sbatch_options(line: str) -> dict[str, str]:

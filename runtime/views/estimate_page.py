@@ -189,10 +189,10 @@ def _timeline(estimate: Estimate, timeline: StepTimeline | None, too_long: str) 
             "the predicted step is the closed form's; the drawing is the simulated schedule, "
             f"{seconds(timeline.step_us * 1e-6)}"
         )
-    said = [element("p", f"{'; '.join(notes)}.".capitalize(), class_="soft")] if notes else []
+    shown_text = [element("p", f"{'; '.join(notes)}.".capitalize(), class_="soft")] if notes else []
     return section(
         "Timeline",
-        *said,
+        *shown_text,
         region("Timeline", svg),
         legend(legend_entries(estimate)),
         _stages(estimate),
@@ -234,10 +234,10 @@ def _shares(estimate: Estimate, timeline: StepTimeline | None) -> Markup:
         numbers = (element("dd", text, class_="number") for text in (seconds(share.time_s), percent(part)))
         bar = element("span", class_=f"bar {share.style}", style=f"width: {width:.2f}%")
         rows.append(element("div", name, *numbers, element("dd", bar, class_="track")))
-    said = f"A device of the average stage, from the start to the end of the step ({seconds(whole_s)})."
+    shown_text = f"A device of the average stage, from the start to the end of the step ({seconds(whole_s)})."
     return section(
         "Where the time goes",
-        element("p", said, class_="soft"),
+        element("p", shown_text, class_="soft"),
         element("div", *strip, class_="strip", aria_hidden="true"),
         element("dl", *rows, class_="shares"),
     )
@@ -283,11 +283,11 @@ def _operators(estimate: Estimate) -> Markup:
 
 def _footer(estimate: Estimate) -> Markup:
     source = estimate.provenance
-    said = (
+    shown_text = (
         f"kernelcast {source.kernelcast_version}; measured with {'; '.join(source.software) or 'not recorded'}. "
         f"Bundle {source.bundle_digest}, data set {source.dataset_digest}."
     )
-    return element("footer", element("p", said), class_="soft")
+    return element("footer", element("p", shown_text), class_="soft")
 
 
 PICTURES_FORMAT = "kernelcast.pictures/1"

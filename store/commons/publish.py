@@ -201,7 +201,7 @@ class _Writer:
             part = known.get((stated["run"], stated["operator"], content))
             wanted = self.with_parquet and bool(stated["operator"])
             if part is None or not self._has(part) or (wanted and not part.parquet):
-                part = self._part(connection, source, selection, {**stated, "content": content})
+                part = self._write_part(connection, source, selection, {**stated, "content": content})
             yield part
 
     def _has(self, part: Part) -> bool:
@@ -218,7 +218,7 @@ class _Writer:
             new.replace(self.target / "parquet" / f"{digest}.parquet")
         return digest
 
-    def _part(
+    def _write_part(
         self, connection: sqlite3.Connection, source: Path, selection: Selection, stated: Mapping[str, Any]
     ) -> Part:
         place = self.target / "parts" / "part"

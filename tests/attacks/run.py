@@ -239,11 +239,11 @@ def labels(until: float, generator: random.Random, folder: Path) -> Counts:
 def jobs(until: float, generator: random.Random, folder: Path) -> Counts:
     """Hostile values in scripts of Slurm, PBS and Flux and in manifests for kubectl: texts, never commands or files."""
     from kernelcast.cli.walltime_k8s import rewrite
+    from kernelcast.serve.loaded_bundle import LoadedBundle
     from kernelcast.serve.walltimes import for_slurm, walltime
-    from kernelcast.serve.warm import Warm
     from tests.attacks.strangers import job_text, manifest
 
-    warm, counts = Warm.load(BUNDLE, {"KERNELCAST_SITE": ""}), Counts()
+    loaded, counts = LoadedBundle.load(BUNDLE, {"KERNELCAST_SITE": ""}), Counts()
 
     def batch(seed: int) -> Callable[[], None]:
         def run() -> None:
@@ -253,7 +253,7 @@ def jobs(until: float, generator: random.Random, folder: Path) -> Counts:
             for _ in range(20):
                 text, job = job_text(own), manifest(own)
                 for attack in (
-                    lambda text=text: for_slurm(walltime(warm, {"script": text})),
+                    lambda text=text: for_slurm(walltime(loaded, {"script": text})),
                     lambda job=job: rewrite(
                         job, name="job.yaml", folder=folder, options={"bundle": str(BUNDLE)}
                     ),

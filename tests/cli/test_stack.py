@@ -15,7 +15,7 @@ from kernelcast.runtime import Estimator, UsageError
 from kernelcast.runtime.stack import shipped_stacks, stack_named
 from kernelcast.runtime.views.formatting import percent
 from kernelcast.serve.answering import of_request
-from kernelcast.serve.warm import Warm
+from kernelcast.serve.loaded_bundle import LoadedBundle
 from kernelcast.walltime import script_job
 from tests.cli.printed import ended
 
@@ -83,15 +83,17 @@ def test_others_scripts_name_stacks_but_no_files() -> None:
 
 def test_a_server_knows_stacks_that_ship(make_bundle: Make) -> None:
     estimator = Estimator.load(make_bundle())
-    warm = Warm(name="b", estimator=estimator, loaded_at="", models={}, fabrics={}, site={}, problems=())
-    same, values = of_request(warm, {"tp": 1})
+    loaded = LoadedBundle(
+        name="b", estimator=estimator, loaded_at="", models={}, fabrics={}, site={}, problems=()
+    )
+    same, values = of_request(loaded, {"tp": 1})
     assert (same, values) == (estimator, {"tp": 1})
-    other, values = of_request(warm, {"tp": 1, "stack": "fsdp-composer"})
+    other, values = of_request(loaded, {"tp": 1, "stack": "fsdp-composer"})
     assert other.stack is not None
     assert values["exposed_share"] == other.stack.exposed_share
     for wrong in ("ours.toml", 3, []):
         with pytest.raises(UsageError, match=r"stack is .*, expected one of fsdp-composer"):
-            of_request(warm, {"stack": wrong})
+            of_request(loaded, {"stack": wrong})
 
 
 def test_the_list_has_every_stack() -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from kernelcast.serve import Limits, Warm
+from kernelcast.serve import Limits, LoadedBundle
 from kernelcast.serve.application import Application
 
 Server, Start = Any, Callable[..., Any]  # of conftest.py, which cannot be imported
@@ -255,14 +255,16 @@ def test_reloads_that_wait_hear_of_a_failure_that_nobody_expected(
     make_bundle: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bundle = make_bundle()
-    application = Application(bundle, Warm.load(bundle, {}), Limits(), environment={}, can_reload=True)
+    application = Application(
+        bundle, LoadedBundle.load(bundle, {}), Limits(), environment={}, can_reload=True
+    )
     loads = []
 
-    def fail(*_arguments: object, **_options: object) -> Warm:
+    def fail(*_arguments: object, **_options: object) -> LoadedBundle:
         loads.append(True)
         raise RuntimeError("not thought of")
 
-    monkeypatch.setattr(Warm, "load", fail)
+    monkeypatch.setattr(LoadedBundle, "load", fail)
 
     async def reload_often() -> list[BaseException | None]:
         return await asyncio.gather(*(application.reload() for _ in range(8)), return_exceptions=True)

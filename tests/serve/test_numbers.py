@@ -18,7 +18,7 @@ from starlette.requests import Request
 from uvicorn.server import ServerState
 
 from kernelcast.runtime.errors import DataError, UsageError
-from kernelcast.serve import Limits, Warm, application, connections, tcp_listener, unix_listener
+from kernelcast.serve import Limits, LoadedBundle, application, connections, tcp_listener, unix_listener
 from kernelcast.serve.application import Application
 from kernelcast.serve.connections import connection_of
 from kernelcast.serve.limits import Busy
@@ -256,8 +256,10 @@ def answering(make_bundle: Callable[..., Path], tmp_path: Path) -> Iterator[Appl
     (tmp_path / "models" / "notes.txt").write_text("")
     (tmp_path / "site.toml").write_text('models = "models"\n')
     bundle, environment = make_bundle(), {"KERNELCAST_SITE": str(tmp_path / "site.toml")}
-    warm = Warm.load(bundle, environment)
-    found = Application(bundle, warm, Limits(workers=1, waiting=2), environment=environment, can_reload=True)
+    loaded = LoadedBundle.load(bundle, environment)
+    found = Application(
+        bundle, loaded, Limits(workers=1, waiting=2), environment=environment, can_reload=True
+    )
     yield found
     found.close()
 
@@ -265,12 +267,12 @@ def answering(make_bundle: Callable[..., Path], tmp_path: Path) -> Iterator[Appl
 def test_the_sound_models_of_a_site(
     answering: Application, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert (answering.warm.models["ours"].layers, answering.warm.models["twice"].layers) == (
+    assert (answering.loaded.models["ours"].layers, answering.loaded.models["twice"].layers) == (
         2,
         5,
     )  # TOML counts
-    assert {"broken", "notes"}.isdisjoint(answering.warm.models)
-    [problem] = answering.warm.problems
+    assert {"broken", "notes"}.isdisjoint(answering.loaded.models)
+    [problem] = answering.loaded.problems
     assert problem.startswith("left out: ")
     asyncio.run(answering.reload())
     lines = capsys.readouterr().err.splitlines()
@@ -278,7 +280,7 @@ def test_the_sound_models_of_a_site(
     assert lines[1].startswith("kernelcast: reloaded: ")
     (tmp_path / "site.toml").write_text('models = "gone"\n')
     asyncio.run(answering.reload())
-    assert answering.warm.problems[0].startswith(
+    assert answering.loaded.problems[0].startswith(
         f"site's models {tmp_path}/gone: cannot be read (No such file"
     )
 
@@ -286,12 +288,12 @@ def test_the_sound_models_of_a_site(
 def test_answers_are_kept_up_to_256_kib_with_their_question(answering: Application) -> None:
     asked = []
 
-    def work(_warm: Warm) -> bytes:
+    def work(_warm: LoadedBundle) -> bytes:
         asked.append(True)
         return b"x" * ((1 << 18) - 100)
 
     async def ask(question: bytes) -> bytes:
-        return bytes((await answering._again_or("/x", question, answering.warm, work)).body)
+        return bytes((await answering._again_or("/x", question, answering.loaded, work)).body)
 
     for question, times in ((b"?" * 100, 1), (b"?" * 101, 3)):
         for _ in range(2):
@@ -305,7 +307,7 @@ def test_clients_that_ask_the_same_at_once_share_one_computation(
 ) -> None:
     asked, answers = [], threading.Event()
 
-    def work(_warm: Warm) -> bytes:
+    def work(_warm: LoadedBundle) -> bytes:
         asked.append(True)
         assert answers.wait(60)
         if len(asked) > times:
@@ -313,7 +315,7 @@ def test_clients_that_ask_the_same_at_once_share_one_computation(
         raise UsageError("no such layout")
 
     async def ask(clients: int) -> list[tuple[int, bytes]]:
-        again_or = partial(answering._again_or, "/x", b"?", answering.warm, work, pool=pool)
+        again_or = partial(answering._again_or, "/x", b"?", answering.loaded, work, pool=pool)
         waiting = [asyncio.create_task(again_or()) for _ in range(clients)]
         await asyncio.sleep(0)
         answers.set()
@@ -336,7 +338,7 @@ def test_questions_that_wait(answering: Application) -> None:
 
     for name in ("answer", "large", "search"):
         asyncio.run(ask(name))
-    usual = Application(Path(), answering.warm, Limits(workers=3), environment={}, can_reload=True)
+    usual = Application(Path(), answering.loaded, Limits(workers=3), environment={}, can_reload=True)
     usual.close()  # large questions and searches have a thread and a short queue
     assert {name: pool._most for name, pool in usual._pools.items()} == {
         "answer": 3 + 128, "large": 1 + 4, "search": 1 + 4,
@@ -345,11 +347,11 @@ def test_questions_that_wait(answering: Application) -> None:
 
 def test_a_search_of_as_many_layouts_as_may_be(answering: Application) -> None:
     asked = {"model": "llama-2-7b", "gpus": 4, "global_batch": 4, "pp": 1}
-    found = search_layouts(answering.warm, asked, Limits(), lambda: False)
+    found = search_layouts(answering.loaded, asked, Limits(), lambda: False)
     layouts = found["layouts"]
-    assert search_layouts(answering.warm, asked, Limits(max_search_layouts=layouts), lambda: False)["best"]
+    assert search_layouts(answering.loaded, asked, Limits(max_search_layouts=layouts), lambda: False)["best"]
     with pytest.raises(UsageError, match=f"search has more than {layouts - 1} layouts"):
-        search_layouts(answering.warm, asked, Limits(max_search_layouts=layouts - 1), lambda: False)
+        search_layouts(answering.loaded, asked, Limits(max_search_layouts=layouts - 1), lambda: False)
 
 
 def test_every_question_has_a_body() -> None:

@@ -21,7 +21,7 @@ from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 from kernelcast.runtime.catalogue import all_hardware
 from kernelcast.runtime.request.fields import Schedule
-from kernelcast.serve.warm import MOST_LOADED
+from kernelcast.serve.loaded_bundle import MOST_LOADED
 
 Server, Start = Any, Callable[..., Any]  # of conftest.py, which cannot be imported
 

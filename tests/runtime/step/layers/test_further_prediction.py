@@ -15,7 +15,7 @@ PLAIN = replace(MODEL, extra_predictions=0)
 LAYOUT = Parallelism(pp=2, tp=2, dp=2, ep=2, micro_batch=3, micro_batches=2, sequence_parallel=True, zero=0)
 
 
-def taken_apart(model: ModelConfig, **changes: object) -> Decomposition:
+def decomposed(model: ModelConfig, **changes: object) -> Decomposition:
     layout = replace(LAYOUT, **changes)
     return decompose(model=model, parallelism=layout, cluster=Cluster(gpus_per_node=8), bucket_entries=10**9)
 
@@ -30,7 +30,7 @@ def counted(calls: Calls) -> dict[tuple[str, str, tuple[int, ...]], int]:
 
 
 def test_every_further_prediction_is_a_layer_a_projection_and_the_loss_again() -> None:
-    further, plain = taken_apart(MODEL), taken_apart(PLAIN)
+    further, plain = decomposed(MODEL), decomposed(PLAIN)
     assert further.layers == plain.layers
     assert further.first == plain.first
     [of_experts] = [layer for layer in plain.layers if any(one.name == "router" for one in layer.ops)]
@@ -70,7 +70,7 @@ def summed(parts: Decomposition) -> list[str]:
 
 def test_parameters_are_the_last_stages_and_none_of_the_models() -> None:
     assert total_parameters(MODEL) == total_parameters(PLAIN)
-    further, plain = taken_apart(MODEL), taken_apart(PLAIN)
+    further, plain = decomposed(MODEL), decomposed(PLAIN)
     first, last = (
         further.parameters(stage) - plain.parameters(other)
         for stage, other in zip(further.stages, plain.stages, strict=True)
@@ -82,14 +82,14 @@ def test_parameters_are_the_last_stages_and_none_of_the_models() -> None:
     # The copy's gradients are summed with the first stage's.
     assert summed(further) == [Component.ALL_REDUCE]
     # A single stage has the embedding already.
-    one, other = taken_apart(MODEL, pp=1), taken_apart(PLAIN, pp=1)
+    one, other = decomposed(MODEL, pp=1), decomposed(PLAIN, pp=1)
     more = one.parameters(one.stages[0]) - other.parameters(other.stages[0])
     assert more == last - 256 * 32 // 2
     assert not summed(one)
 
 
 def test_full_recomputation_runs_their_layers_again() -> None:
-    kept, again = taken_apart(MODEL), taken_apart(MODEL, recompute="full")
+    kept, again = decomposed(MODEL), decomposed(MODEL, recompute="full")
     routers = [
         sum(one.count for one in parts.last.recomputed.calls if one.operator == "router")
         for parts in (kept, again)
@@ -98,7 +98,7 @@ def test_full_recomputation_runs_their_layers_again() -> None:
 
 
 def test_sharded_experts_of_further_predictions_are_those_of_a_device() -> None:
-    gathered, scattered = taken_apart(MODEL, zero=3, dp=4).shards[LAST]
+    gathered, scattered = decomposed(MODEL, zero=3, dp=4).shards[LAST]
     # Two of four experts of 3 · 32 · 20 entries, in two layers, on 4 devices: tp · dp / ep.
     for calls, entries in ((gathered, 2 * 2 * 3 * 32 * 20 // 4), (scattered, 2 * 2 * 3 * 32 * 20)):
         assert [one.shape[0] for one in calls if one.role == "expert_data"] == [entries]
@@ -118,6 +118,6 @@ def test_memory() -> None:
 
 
 def test_one_device_exchanges_nothing() -> None:
-    alone = taken_apart(MODEL, tp=1, ep=1, dp=1, sequence_parallel=False)
+    alone = decomposed(MODEL, tp=1, ep=1, dp=1, sequence_parallel=False)
     passes = alone.last.passes
     assert not (*passes.forward.collectives, *passes.backward.collectives)
