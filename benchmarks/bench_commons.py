@@ -1,7 +1,7 @@
 """How fast a commons is: publishing, publishing again, the indexes of 50 sources, and pulling a device over loopback.
 
 One source is generated, of 20 devices with 5 operators each, and all its samples. The other sources have its index
-under names of their own: an index is asked for and verified without the parts. Each part runs in a process of its own,
+under names of their own: an index is fetched and verified without the parts. Each part runs in a process of its own,
 so that its peak memory is its own.
 """
 

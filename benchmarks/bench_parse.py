@@ -1,7 +1,7 @@
 """How fast traces are read, compared with HolisticTraceAnalysis (MIT, pip: HolisticTraceAnalysis).
 
 Both read every trace in FOLDER in turn, each in processes of its own that hold nothing else: kernelcast with
-`read_trace`, once as it is and once with the arguments of every event parsed too (it parses them when they are asked
+`read_trace`, once as it is and once with the arguments of every event parsed too (it parses them when they are read
 for), HolisticTraceAnalysis with `parse_trace_dataframe` and its default parser. Times are medians over the
 repetitions after imports and one run to warm up; memory is what a process's peak grows by while it reads the file once.
 """

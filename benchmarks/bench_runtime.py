@@ -153,7 +153,7 @@ def measure_calculon(folder: Path) -> float:
 
 
 def measure_warm(bundle: str) -> dict[str, float]:
-    """Median seconds per prediction, for new layouts and for a layout that was asked before."""
+    """Median seconds per prediction, for new layouts and for a repeated layout."""
     loaded, model = Estimator.load(Path(bundle)).bundle, load_model(MODEL)
     kinds = {
         "closed": ("closed-form", True),
@@ -184,7 +184,7 @@ def measure_warm(bundle: str) -> dict[str, float]:
 
 
 def measure_search(bundle: str, **asked: object) -> dict[str, float]:
-    """Seconds and counts of a search, memory not limited unless asked; models are loaded before."""
+    """Seconds and counts of a search, memory unlimited by default; models are loaded before."""
     from kernelcast.runtime.request.field_types import NumberSet
     from kernelcast.runtime.search.question import Question
     from kernelcast.runtime.search.space import Space

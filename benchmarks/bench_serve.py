@@ -66,7 +66,7 @@ def requests_of(kind: str, first: int) -> Iterator[bytes]:
 
 
 async def client(path: str, requests: Iterator[bytes], until: float, most: int, seen: list[float]) -> None:
-    """One connection: asks until the time is up, or all clients together have asked `most` times."""
+    """One connection: sends requests until the time is up, or all clients together have sent `most`."""
     reader, writer = await asyncio.open_unix_connection(path)
     while time.perf_counter() < until and len(seen) < most:
         begin = time.perf_counter()
@@ -97,7 +97,7 @@ def load(path: str, kind: str, clients: int, seconds: float, most: int, first: i
 
 
 class Server:
-    """A server, and how it is asked."""
+    """A server and its requests."""
 
     def __init__(self, bench: Bench, folder: Path, bundle: Path) -> None:
         self.bench, self.socket, self.bundle = bench, folder / "s", bundle

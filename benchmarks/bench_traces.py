@@ -1,9 +1,9 @@
-"""How fast traces are read, ingested, exported and asked (SQLite, and DuckDB over Parquet files), in how much memory.
+"""How fast traces are read, ingested, exported and queried (SQLite, and DuckDB over Parquet files), in how much memory.
 
 Writes the made-up traces of docs/example_traces.py for this number of ranks and steps, or one trace of copies of a
 recorded one, in sequence and with ids of their own. Reading, ingesting and the report run in processes of their own;
 printed are seconds of the processor, MB/s of JSON, the peak of the process's memory, and the database's bytes per
-event, indexes and samples included. Both databases are asked for the slow rank.
+event, indexes and samples included. The query finds the slow rank in both databases.
 """
 
 import gzip

@@ -142,7 +142,7 @@ def _roles(manifest: Manifest) -> Iterator[tuple[str, ...]]:
                 yield role_name(entry.operator, role), entry.operator, entry.direction_text, percent(error)
 
 
-@bundle.command(short_help="Verify a bundle and, if asked, its signature.")
+@bundle.command(short_help="Verify a bundle and, on request, its signature.")
 @bundle_argument
 @option.file(
     "--allowed-signers", "Verify FILE.sig against this list of signers, in the format of ssh-keygen(1)."

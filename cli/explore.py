@@ -17,7 +17,7 @@ from kernelcast.cli.fields import chosen_bundle, field_options, print_notes
 from kernelcast.explore.material import Material, asset_routes, open_material
 from kernelcast.runtime.request.fields import REQUEST, WISHES
 from kernelcast.runtime.request.models import built_in_name, find_model
-from kernelcast.serve import Limits, LoadedBundle, run, tcp_listener
+from kernelcast.serve import Limits, Loaded, run, tcp_listener
 
 _HARDWARE = "h100-sxm"
 # A page asks for one search at a time; mixtures of experts have many layouts.
@@ -69,7 +69,7 @@ def explore(
         listener = tcp_listener(f"127.0.0.1:{port}")
         stack.callback(listener.close)
         material = open_material(files, stack) if files else Material()
-        loaded = LoadedBundle.load(path, os.environ)
+        loaded = Loaded.load(path, os.environ)
         address = listener.name + (f"/#{fragment}" if fragment else material.first)
 
         def started() -> None:

@@ -93,9 +93,7 @@ def check_effect(options: Mapping[str, Any], layout: Parallelism, *, is_searched
         value, with_value = options.get(name), getattr(layout, other)
         if value is not None and value != LAYOUT[name].default and with_value in idle:
             found = with_value if isinstance(with_value, str) else f"{with_value:g}"
-            raise UsageError(
-                f"{option_name(name)} has no effect with {option_name(other)} {found}, expected neither"
-            )
+            raise UsageError(f"{option_name(name)} has no effect with {option_name(other)} {found}")
 
 
 _METAVARS = {"bundle": "FILE", "hardware": "NAME", "price": "PRICE"}

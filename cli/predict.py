@@ -152,7 +152,7 @@ def predict(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Further:
-    """What is asked for beyond the prediction, by the names of the options."""
+    """Requested outputs beyond the prediction, by option names."""
 
     explained: str | None
     database: str | None
@@ -203,7 +203,7 @@ class _Further:
     def explain(
         self, estimator: Estimator, estimate: Estimate, snapshot: Snapshot | None
     ) -> tuple[dict[str, Any], list[str]]:
-        """What is asked for of an operator or a role, of memory by op, or of a snapshot: for JSON, and as texts."""
+        """The requested explanation (operator or role, memory by op) or snapshot, for JSON and as texts."""
         values: dict[str, Any] = {}
         texts: list[str] = []
         if snapshot is None and self.explained in (None, "layout"):
@@ -229,7 +229,7 @@ class _Further:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Answered:
-    """The answer for one device, with what is asked for beyond it; `texts` are shown in its place."""
+    """The answer for one device, with the requested extras; `texts` are shown in its place."""
 
     asked: _Asked
     further: _Further
@@ -339,8 +339,8 @@ def _compared(asked: _Asked, estimators: dict[str, Estimator]) -> Shown:
 
 
 def _write_files(found: IntentAnswer, trace: str | None, html: str | None) -> None:
-    """Write the files asked for and name them on standard error: standard output may be JSON."""
-    # Loaded when asked for: predictions without files do not wait for it.
+    """Write the requested files and name them on standard error: standard output may be JSON."""
+    # Imported only here: predictions without files do not wait for it.
     if trace:
         from kernelcast.runtime.views.chrome_trace import write_chrome_trace
 

@@ -210,7 +210,7 @@ def render(
     in_samples: bool,
     lists_warnings: bool,
 ) -> str:
-    """A result as text: the best layout, the table of layouts, the Pareto front if asked for, counts, warnings."""
+    """A result as text: the best layout, the table of layouts, the Pareto front if requested, counts, warnings."""
     best = result.best
     if best is None:
         return result.why_nothing()

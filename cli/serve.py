@@ -11,7 +11,7 @@ from kernelcast.cli.fields import check_one, chosen_bundle
 from kernelcast.cli.terminal import is_quiet
 from kernelcast.runtime import UsageError
 from kernelcast.runtime.errors import shown
-from kernelcast.serve import Limits, LoadedBundle, run, tcp_listener, unix_listener
+from kernelcast.serve import Limits, Loaded, run, tcp_listener, unix_listener
 
 _DEFAULTS = Limits()
 _LARGEST_BODY = 1 << 30
@@ -91,7 +91,7 @@ def serve(
     """
     check_one("--socket", socket_path, "--listen", listen)
     path = Path(chosen_bundle(bundle, hardware))
-    loaded = LoadedBundle.load(path, os.environ, calibrated=not no_calibration)
+    loaded = Loaded.load(path, os.environ, calibrated=not no_calibration)
     for problem in () if is_quiet() else loaded.problems:
         click.echo(f"kernelcast: warning: {problem}", err=True)
     if socket_path is not None:

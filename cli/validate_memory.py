@@ -50,7 +50,7 @@ def _show(found: MemoryValidation, each: bool) -> None:
     print_table(
         found.fitting,
         ("source", lambda one: one[0]),
-        ("said to fit", lambda one: f"{one[1]}"),
+        ("predicted to fit", lambda one: f"{one[1]}"),
         ("of steps that ran", lambda one: f"{one[2]}"),
     )
     click.echo()

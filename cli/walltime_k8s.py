@@ -166,7 +166,7 @@ class Manifest:
             found = [pair for pair in node.value if pair[0].value == name]
             if len(found) > 1:
                 line = found[1][0].start_mark.line + 1
-                raise UsageError(f"{where}: {name} is given again in line {line}, expected it once")
+                raise UsageError(f"{where}: {name} is given again in line {line}, expected once")
             if not found:
                 return self._insertion(key, node, path[depth:], value)
             key, node = found[0]

@@ -3,7 +3,7 @@
     python datasets/transfers.py            # writes the table
     python datasets/transfers.py --check    # computes it again, and compares
 
-Every regressor of every measured device is asked for what was measured on the others, and on the same device by others.
+Every regressor of every measured device predicts the rows of other devices, and of other sources of the same device.
 """
 
 import tempfile
@@ -104,7 +104,7 @@ def _line(rows: Measured, origin: str, predictor: Predictor) -> Iterator[str]:
     entry = predictor.bundle.entries[source.answered_by]
     asked = [source.asked(tuple(vector), entry) for vector in rows.vectors.astype(int).tolist()]
     vectors, factors = [vector for vector, _ in asked], np.array([factor for _, factor in asked])
-    # How far transfers are off is asked, not how far extrapolation is.
+    # This measures the error of transfers, not of extrapolation.
     inside = np.array([doublings_beyond(entry, vector) == 0 for vector in vectors])
     if entry.transfer is not None or inside.sum() < FEWEST_ROWS:
         return

@@ -16,7 +16,7 @@ _BEGIN = """\
 # Commands
 
 What `--help` says of every command; written by `make docs`, and a test fails where it is not current. A command ends
-with 0 when it did what it was asked, 1 when it failed, 2 when it was used wrongly, 130 when it was interrupted and 141
+with 0 when it succeeded, 1 when it failed, 2 when it was used wrongly, 130 when it was interrupted and 141
 when the reader of its output exits. Errors are one line on standard error. The output of `--json` is in
 [json.md](json.md).
 

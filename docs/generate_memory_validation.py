@@ -15,14 +15,14 @@ PAGE = Path(__file__).resolve().parent / "memory-validation.md"
 _GIB = 1 << 30
 _BEGIN = """# Memory, case by case
 
-Written by `make validate-memory`. Every measured step is asked by its own published settings, and nothing is fitted to
-it. An error is predicted / measured - 1. What the numbers are made of is in [memory.md](memory.md).
+Written by `make validate-memory`. Every step is predicted with its own published settings, and nothing is fitted to it.
+An error is predicted / measured - 1. What the numbers are made of is in [memory.md](memory.md).
 """
 _LARGEST = """
 ## What the largest errors are
 
-- **torchtitan, eager and compiled.** Both are asked alike. Eager kernels free more blocks between those that stay, and
-  the allocator reserved 5 GiB more.
+- **torchtitan, eager and compiled.** Both get the same prediction. Eager kernels free more blocks, and the allocator
+  reserved 5 GiB more.
 - **Loss fusion on A100** (`cross_entropy_loss_fusion`): torch of that time compiled the loss with two further copies
   in fp32; one is counted, as on H100 and GB200.
 - **Experts in small models** of Megatron-LM's tests: 0.1 GiB of 1 to 2 is missing, where tokens are gathered instead of
@@ -56,7 +56,7 @@ def _lines(found: MemoryValidation) -> Iterator[str]:
     )
     yield "\n## Said to fit\n"
     yield from table(
-        ("source", "said to fit", "of steps that ran"),
+        ("source", "predicted to fit", "of steps that ran"),
         [(source, str(fits), str(ran)) for source, fits, ran in found.fitting],
     )
     yield "\n## Inside the interval\n"
@@ -70,7 +70,7 @@ def _lines(found: MemoryValidation) -> Iterator[str]:
         [(source, str(inside), str(cases)) for source, (inside, cases) in covered(found).items()],
     )
     yield _LARGEST
-    yield "## Not asked\n"
+    yield "## Not predicted\n"
     yield from table(
         ("cases", "why"), [(str(count), why.replace("|", "\\|")) for why, count in found.left_out.items()]
     )

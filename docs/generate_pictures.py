@@ -85,7 +85,7 @@ def report(browser: Any, folder: Path) -> None:
 
 
 def datasette(browser: Any, folder: Path) -> None:
-    """A question in SQL, asked in the browser."""
+    """A query in SQL in the browser."""
     shutil.copy(ROOT / "tests" / "data" / "small.db", folder / "small.db")
     [name] = [one.name for one in questions("questions.sql") if one.title == UPGRADE]
     with server("db", "serve", str(folder / "small.db"), "--port", "0") as line:

@@ -32,7 +32,7 @@ from kernelcast.runtime.stack import stack_named
 from kernelcast.runtime.views.estimate_page import pictures
 from kernelcast.serve.answering import catalogue, model_fields
 from kernelcast.serve.limits import Limits
-from kernelcast.serve.loaded_bundle import LoadedBundle
+from kernelcast.serve.loaded import Loaded
 from kernelcast.serve.questions import compact_layouts, layout_choices
 from kernelcast.serve.questions import predict as predict_of_server
 from kernelcast.store import Database, Run, Sample
@@ -207,7 +207,7 @@ def _warnings(_: Path) -> Iterator[dict[str, Any]]:
 
 
 def _of_server(_: Path) -> Iterator[dict[str, Any]]:
-    loaded = LoadedBundle.load(BUNDLES / "a100-sxm.kcast", {})
+    loaded = Loaded.load(BUNDLES / "a100-sxm.kcast", {})
     asked = {"model": "mixtral-8x7b", "tp": 2, "dp": 4, "micro_batch": 1, "global_batch": 16}
     yield catalogue(loaded)
     yield model_fields(loaded, {"model": _CONFIG})

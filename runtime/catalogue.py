@@ -2,7 +2,7 @@
 
 The bundle of a named device is what was measured on it, and for the rest other devices' operators carried over. How
 far those were off is in `transfers.csv`, per law and pair; `make datasets` makes it from devices whose measurements
-ship: every regressor of one is asked for what was measured on the others.
+ship: every regressor of one predicts the rows of the others.
 """
 
 import csv

@@ -1,4 +1,4 @@
-"""Answers as tables of pandas, which is no dependency: it is imported when it is asked for."""
+"""Answers as tables of pandas, which is an optional dependency, imported on use."""
 
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any

@@ -40,7 +40,7 @@ def values_of(one: object, *names: str, **renamed: str) -> dict[str, Any]:
 
 @lru_cache(maxsize=1 << 10)
 def _paths(names: tuple[str, ...], renamed: tuple[tuple[str, str], ...]) -> list[tuple[str, list[str]]]:
-    """The names and paths that `values_of` is asked for."""
+    """The names and paths that `values_of` gets."""
     paths = {name.rpartition(".")[2]: name for name in names} | dict(renamed)
     return [(name, path.split(".")) for name, path in paths.items()]
 

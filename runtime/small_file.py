@@ -45,7 +45,7 @@ def open_regular(path: Path) -> BufferedReader:
 
 
 class NoSuchFile(DataError):
-    """There is no file of that name; who asked may know what else it could have been."""
+    """There is no file of that name; the caller may know what else the name could mean."""
 
 
 def read_small_input(path: str, *, where: str, most_bytes: int) -> bytes:

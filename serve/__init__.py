@@ -3,6 +3,6 @@
 from kernelcast.serve.application import run
 from kernelcast.serve.http_server import Listener, tcp_listener, unix_listener
 from kernelcast.serve.limits import Limits
-from kernelcast.serve.loaded_bundle import LoadedBundle
+from kernelcast.serve.loaded import Loaded
 
-__all__ = ["Limits", "Listener", "LoadedBundle", "run", "tcp_listener", "unix_listener"]
+__all__ = ["Limits", "Listener", "Loaded", "run", "tcp_listener", "unix_listener"]

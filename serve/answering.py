@@ -24,11 +24,11 @@ from kernelcast.runtime.request.models import built_in_name, unknown_model
 from kernelcast.runtime.request.models.huggingface import from_huggingface
 from kernelcast.runtime.stack import shipped_stacks, stack_named
 from kernelcast.runtime.step.parameters import active_parameters, total_parameters
-from kernelcast.serve.loaded_bundle import LoadedBundle
+from kernelcast.serve.loaded import Loaded
 from kernelcast.serve.messages import known_fields, require_field
 
 
-def model_of(loaded: LoadedBundle, values: dict[str, Any]) -> FoundModel:
+def model_of(loaded: Loaded, values: dict[str, Any]) -> FoundModel:
     """The model that a request names or describes, and its sequence length.
 
     Raises:
@@ -39,7 +39,7 @@ def model_of(loaded: LoadedBundle, values: dict[str, Any]) -> FoundModel:
     )
 
 
-def of_request(loaded: LoadedBundle, values: dict[str, Any]) -> tuple[Estimator, dict[str, Any]]:
+def of_request(loaded: Loaded, values: dict[str, Any]) -> tuple[Estimator, dict[str, Any]]:
     """The estimator for a request's hardware and stack, and the other values, completed by the stack's defaults.
 
     Raises:
@@ -111,7 +111,7 @@ CATALOGUE_FORMAT, MODEL_FORMAT = "kernelcast.catalogue/1", "kernelcast.model/1"
 MODEL_REQUEST = ("model", "sequence_length")
 
 
-def catalogue(loaded: LoadedBundle) -> dict[str, Any]:
+def catalogue(loaded: Loaded) -> dict[str, Any]:
     """Hardware, fabrics, models and stacks by name; `bundle` is the server's own. Form `kernelcast.catalogue/1`."""
     described = [one for one in loaded.fabrics.values() if isinstance(one, Fabric)]
     shipped = [fabric_named(name) for name in shipped_fabrics()]
@@ -129,7 +129,7 @@ def catalogue(loaded: LoadedBundle) -> dict[str, Any]:
     }
 
 
-def model_fields(loaded: LoadedBundle, values: dict[str, Any]) -> dict[str, Any]:
+def model_fields(loaded: Loaded, values: dict[str, Any]) -> dict[str, Any]:
     """The fields of a model by name, of a model file, or of a `config.json`; form `kernelcast.model/1`.
 
     Raises:

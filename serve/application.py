@@ -29,7 +29,7 @@ from kernelcast.runtime.estimate.estimator import TooManyChunks
 from kernelcast.serve.answering import catalogue, model_fields
 from kernelcast.serve.http_server import Acceptor, Listener, serving
 from kernelcast.serve.limits import Busy, Limits, Pool
-from kernelcast.serve.loaded_bundle import LoadedBundle
+from kernelcast.serve.loaded import Loaded
 from kernelcast.serve.messages import (
     HTML,
     JSON,
@@ -75,7 +75,7 @@ _WATCH_S = 0.05
 _RETRY = {"retry-after": "1"}
 
 Endpoint = Callable[[Request], Awaitable[Response]]
-Work = Callable[[LoadedBundle], bytes]
+Work = Callable[[Loaded], bytes]
 """Computes an answer; may raise TooManyChunks before that."""
 Values = dict[str, Any]
 Asked = tuple[str, bytes]  # path and body
@@ -88,7 +88,7 @@ class Application:
     def __init__(
         self,
         path: Path,
-        loaded: LoadedBundle,
+        loaded: Loaded,
         limits: Limits,
         *,
         environment: Mapping[str, str],
@@ -155,12 +155,10 @@ class Application:
             self._reloads, self._refusal = self._reloads + 1, None
             try:
                 calibrated = self.loaded.estimator.predictor.calibrated
-                load = partial(LoadedBundle.load, self._path, self._environment, calibrated=calibrated)
+                load = partial(Loaded.load, self._path, self._environment, calibrated=calibrated)
                 loaded = await asyncio.to_thread(load)
             except Exception as error:
-                self._refusal = (
-                    error  # whatever it is: callers that wait must not be told that the reload succeeded
-                )
+                self._refusal = error  # of any kind: waiting callers must not be told that it succeeded
                 if isinstance(error, KernelcastError):
                     self.metrics.reloads.labels("refused").inc()
                     _log(f"reload refused, still serving {self.loaded.digest[:12]}: {error}")
@@ -177,15 +175,13 @@ class Application:
         for pool in self._pools.values():
             pool.close()
 
-    def _answering(
-        self, work: Callable[[LoadedBundle, Values], Values | bytes], *, media: str = JSON
-    ) -> Endpoint:
+    def _answering(self, work: Callable[[Loaded, Values], Values | bytes], *, media: str = JSON) -> Endpoint:
         """Answers a question about one layout; a repeated question gets the same bytes."""
 
         async def endpoint(request: Request) -> Response:
             content, loaded = await content_of(request, JSON, self.limits), self.loaded
 
-            def answer(loaded: LoadedBundle) -> bytes:
+            def answer(loaded: Loaded) -> bytes:
                 found = work(loaded, json_object(content))
                 return found if isinstance(found, bytes) else json_bytes(found)
 
@@ -193,7 +189,7 @@ class Application:
 
         return endpoint
 
-    def _searching(self, work: Callable[[LoadedBundle, Values, Limits, IsGone], Values]) -> Endpoint:
+    def _searching(self, work: Callable[[Loaded, Values, Limits, IsGone], Values]) -> Endpoint:
         """Answers a search, which ends when its client leaves."""
 
         async def endpoint(request: Request) -> Response:
@@ -201,7 +197,7 @@ class Application:
             gone = threading.Event()
             watching = asyncio.create_task(_watch(request, gone))
 
-            def answer(loaded: LoadedBundle) -> bytes:
+            def answer(loaded: Loaded) -> bytes:
                 return json_bytes(work(loaded, json_object(content), self.limits, gone.is_set))
 
             try:
@@ -225,14 +221,7 @@ class Application:
         )
 
     async def _again_or(
-        self,
-        path: str,
-        content: bytes,
-        loaded: LoadedBundle,
-        work: Work,
-        *,
-        media: str = JSON,
-        pool: str = "answer",
+        self, path: str, content: bytes, data: Loaded, work: Work, *, media: str = JSON, pool: str = "answer"
     ) -> Response:
         """The cached answer of the same question, the one that is being computed for another client, or a new one."""
         # Of the bundle that answers, also when another one has come at the end.
@@ -241,10 +230,10 @@ class Application:
         if known is not None:
             return Response(known, media_type=media)
         if pool == "search":  # ends when its own client leaves
-            answer: Awaitable[bytes] = self._run(pool, loaded, work)
+            answer: Awaitable[bytes] = self._run(pool, data, work)
         else:
             if asked not in under_way:
-                under_way[asked] = task = asyncio.create_task(self._run(pool, loaded, work))
+                under_way[asked] = task = asyncio.create_task(self._run(pool, data, work))
                 task.add_done_callback(lambda _: under_way.pop(asked))
             answer = asyncio.shield(under_way[asked])
         response = await self._answer(answer, media=media)
@@ -258,9 +247,7 @@ class Application:
         content, loaded = await content_of(request, TEXT, self.limits), self.loaded
         try:
             asked = {"script": decoded(content), **_script_request(request)}
-            answer = self._run(
-                "answer", loaded, lambda loaded: text_bytes(for_slurm(walltime(loaded, asked)))
-            )
+            answer = self._run("answer", loaded, lambda data: text_bytes(for_slurm(walltime(data, asked))))
             return await self._answer(answer, media=TEXT)
         except KernelcastError as error:
             return text_error(422, str(error))
@@ -277,7 +264,7 @@ class Application:
                 raise
             return json_error(422, str(error))
 
-    async def _run(self, pool: str, loaded: LoadedBundle, work: Work) -> bytes:
+    async def _run(self, pool: str, loaded: Loaded, work: Work) -> bytes:
         """Run work in its pool; large layouts queue in a pool of their own."""
         if pool == "answer":
             small = loaded.limited(self.limits.small_chunks)
@@ -370,7 +357,7 @@ def _log(line: str) -> None:
 
 def run(
     path: Path,
-    loaded: LoadedBundle,
+    loaded: Loaded,
     listener: Listener,
     limits: Limits,
     *,

@@ -17,7 +17,7 @@ from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from kernelcast.serve.loaded_bundle import LoadedBundle
+from kernelcast.serve.loaded import Loaded
 
 _BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 
@@ -53,7 +53,7 @@ class Metrics:
         for result in ("ok", "refused"):
             self.reloads.labels(result)
 
-    def answers_with(self, loaded: LoadedBundle) -> None:
+    def answers_with(self, loaded: Loaded) -> None:
         self._bundle.clear()
         self._bundle.labels(loaded.digest).set(1)
 

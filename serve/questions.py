@@ -29,12 +29,12 @@ from kernelcast.runtime.views.chrome_trace import trace_lines
 from kernelcast.runtime.views.estimate_page import page, pictures
 from kernelcast.serve.answering import find_fabric, model_of, of_request
 from kernelcast.serve.limits import Limits
-from kernelcast.serve.loaded_bundle import LoadedBundle
+from kernelcast.serve.loaded import Loaded
 from kernelcast.serve.messages import known_fields
 from kernelcast.serve.schemas import MAX_LAYOUTS, MAX_TOP, PREDICT, RUN_PLAN, SEARCH_FIELDS
 
 
-def predict(loaded: LoadedBundle, values: dict[str, Any]) -> dict[str, Any]:
+def predict(loaded: Loaded, values: dict[str, Any]) -> dict[str, Any]:
     """Answer one question.
 
     Raises:
@@ -59,29 +59,29 @@ def predict(loaded: LoadedBundle, values: dict[str, Any]) -> dict[str, Any]:
     return shown
 
 
-def predict_pictures(loaded: LoadedBundle, values: dict[str, Any]) -> dict[str, Any]:
+def predict_pictures(loaded: Loaded, values: dict[str, Any]) -> dict[str, Any]:
     """An answer's timeline and memory as SVG, and where its time goes; errors as `predict`."""
     return pictures(_estimated(loaded, values)[1])
 
 
-def predict_page(loaded: LoadedBundle, values: dict[str, Any]) -> bytes:
+def predict_page(loaded: Loaded, values: dict[str, Any]) -> bytes:
     return page(_estimated(loaded, values)[1]).encode()
 
 
-def predict_trace(loaded: LoadedBundle, values: dict[str, Any]) -> bytes:
+def predict_trace(loaded: Loaded, values: dict[str, Any]) -> bytes:
     """The Chrome trace of an answer, JSON; errors as `predict`, and UsageError for a step with too many passes."""
     return "".join(trace_lines(_estimated(loaded, values)[1])).encode()
 
 
 def _estimated(
-    loaded: LoadedBundle, values: dict[str, Any]
+    loaded: Loaded, values: dict[str, Any]
 ) -> tuple[FoundModel, Estimate, Estimator, FabricChoice | None]:
     found, estimator, fabric, asked = _named(loaded, known_fields(values, PREDICT))
     return found, estimator.predict(model=found.model, fabric=fabric, **asked), estimator, fabric
 
 
 def _named(
-    loaded: LoadedBundle, values: dict[str, Any]
+    loaded: Loaded, values: dict[str, Any]
 ) -> tuple[FoundModel, Estimator, FabricChoice | None, dict[str, Any]]:
     """What the fields name, and the other arguments of `Estimator.predict`."""
     found = model_of(loaded, values)
@@ -92,7 +92,7 @@ def _named(
 CHOICES_FORMAT = "kernelcast.choices/1"
 
 
-def layout_choices(loaded: LoadedBundle, values: dict[str, Any]) -> dict[str, Any]:
+def layout_choices(loaded: Loaded, values: dict[str, Any]) -> dict[str, Any]:
     """Answer one question, with the fields of /predict; form `kernelcast.choices/1`.
 
     Raises:
@@ -117,7 +117,7 @@ def layout_choices(loaded: LoadedBundle, values: dict[str, Any]) -> dict[str, An
     }
 
 
-def plan_run(loaded: LoadedBundle, values: dict[str, Any]) -> dict[str, Any]:
+def plan_run(loaded: Loaded, values: dict[str, Any]) -> dict[str, Any]:
     """Plan a run of the layout that `values` give; form `kernelcast.run-plan/1`.
 
     Raises:
@@ -145,7 +145,7 @@ class NobodyWaits(Exception):
 
 
 def search_layouts(
-    loaded: LoadedBundle, values: dict[str, Any], limits: Limits, is_gone: IsGone = lambda: False
+    loaded: Loaded, values: dict[str, Any], limits: Limits, is_gone: IsGone = lambda: False
 ) -> dict[str, Any]:
     """Answer one question.
 
@@ -161,7 +161,7 @@ def search_layouts(
 
 
 def compact_layouts(
-    loaded: LoadedBundle, values: dict[str, Any], limits: Limits, is_gone: IsGone = lambda: False
+    loaded: Loaded, values: dict[str, Any], limits: Limits, is_gone: IsGone = lambda: False
 ) -> dict[str, Any]:
     """Answer one question with many layouts in a compact form; errors as `search_layouts`."""
     check = _check(limits.time_s, is_gone)
@@ -170,7 +170,7 @@ def compact_layouts(
 
 
 def _question(
-    loaded: LoadedBundle, values: dict[str, Any], limits: Limits, check: Callable[[], None], *, most: int
+    loaded: Loaded, values: dict[str, Any], limits: Limits, check: Callable[[], None], *, most: int
 ) -> tuple[FoundModel, Estimator, Question]:
     check()
     values = known_fields(values, SEARCH_FIELDS, may_be_null=("gpu_memory_bytes",))

@@ -10,7 +10,7 @@ from kernelcast.runtime.errors import one_line, shown
 from kernelcast.runtime.frameworks.slurm import OPTIONS
 from kernelcast.runtime.request.model import FoundModel
 from kernelcast.serve.answering import find_fabric, find_model
-from kernelcast.serve.loaded_bundle import LoadedBundle
+from kernelcast.serve.loaded import Loaded
 from kernelcast.serve.messages import known_fields
 from kernelcast.serve.schemas import WALLTIME
 from kernelcast.walltime import (
@@ -39,7 +39,7 @@ _NO_PATHS = {
 _NOWHERE = Path("/")
 
 
-def walltime(loaded: LoadedBundle, values: dict[str, Any]) -> Answer:
+def walltime(loaded: Loaded, values: dict[str, Any]) -> Answer:
     """Predict a job's walltime. Fields of the request override the script's, and these the site's.
 
     Raises:

@@ -44,7 +44,7 @@ class Merge:
 
     id: str
     file_digest: str
-    signer: str  # empty: no signature was asked for
+    signer: str  # empty: no signature was required
     merged_at: str
     rows: int
     into_own_runs: int

@@ -50,7 +50,7 @@ _CALLED = """
     FROM call_sum JOIN event_kind ON number = kind_number WHERE m IS NULL
 """
 _KEPT = ("collective_match", "rank_arrival")
-"""Views that are asked several times: temporary tables of their names hold their rows."""
+"""Views that are read several times: temporary tables of the same names hold their rows."""
 _STREAM = 1 << 20  # streams are told by their lowest 20 bits, as in the view step_time
 
 

@@ -121,7 +121,7 @@ def manifest(
     )
 
 
-# Bundles by what was asked for: hundreds of tests ask for the same.
+# Bundles by their arguments: hundreds of tests use the same.
 _written: dict[object, bytes] = {}
 
 

@@ -47,7 +47,7 @@ _CONDITIONS = {np.equal: "Equal", np.greater: "Greater"}
 
 
 class Graph:
-    """Collects nodes and constants. A node that is asked for twice is made once."""
+    """Collects nodes and constants. Equal nodes are made once."""
 
     def __init__(self) -> None:
         self.nodes: list[onnx.NodeProto] = []

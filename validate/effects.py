@@ -47,7 +47,7 @@ class Option:
 def option_effects(paths: Sequence[Path] = ()) -> tuple[Option, ...]:
     """Errors of runs files' steps, of those that ship without any: as stated, then with each other value of an option.
 
-    Values without any effect and steps that cannot be predicted are left out. Errors as `score_steps`.
+    Values without any effect, and steps without a prediction, are left out. Errors as `score_steps`.
     """
     files = asked_files(paths or shipped_runs())
     stated = [_predicted_s(one) for one in files]

@@ -50,7 +50,7 @@ class ComparedCase:
 
     @property
     def fits(self) -> bool | None:
-        """Whether the step, which did run, is said to fit; None where the device is unknown."""
+        """Whether the step, which did run, is predicted to fit; None if the device is unknown."""
         memory = self.case.device_bytes
         if memory is None:
             return None
@@ -94,7 +94,7 @@ class MemoryGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryValidation:
-    """All cases, those that cannot be asked with the reason and their number, and arguments that say nothing here."""
+    """All cases, unsupported ones by reason with their number, and arguments without a meaning here."""
 
     cases: tuple[ComparedCase, ...]
     left_out: Mapping[str, int]
@@ -117,7 +117,7 @@ class MemoryValidation:
 
     @property
     def fitting(self) -> tuple[tuple[str, int, int], ...]:
-        """Source, steps that are said to fit, and steps that ran on a known device."""
+        """Source, steps that are predicted to fit, and steps that ran on a known device."""
         known: dict[str, list[bool]] = defaultdict(list)
         for one in self.cases:
             if one.fits is not None:

@@ -64,7 +64,7 @@ class AskedCase:
 
 @dataclass(slots=True, kw_only=True)
 class AskedCases:
-    """Cases, reasons of those that cannot be asked, and settings without a meaning here, one entry per case."""
+    """Cases, reasons why others are unsupported, and settings without a meaning here, one entry per case."""
 
     cases: list[AskedCase] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
@@ -101,7 +101,7 @@ _LEFT_OUT: Mapping[str, str] = {
     # Only while modules are captured; a step needs the pool and the rest.
     "--cuda-graph-impl": "torch does not count what lies in a graph's pool as allocated",
 }
-"""Settings of steps whose number does not tell what a step needs, or that cannot be asked."""
+"""Settings of steps whose logged number is not what a step needs, or that are unsupported."""
 _ONE_NODE, _RELEASE = 8, "release"
 _DETERMINISTIC = 8 * 4096 << 10
 """CUBLAS_WORKSPACE_CONFIG=:4096:8, as all tests set it that set it."""

@@ -204,7 +204,7 @@ class RunsFile(Record):
 
     `digest` is the SHA-256 of the file, hexadecimal. `hardware` is a text; `device` and `fabric` are names of what
     ships, `stack` is the software that ran the steps: texts, empty where the file does not say. `model_files` are
-    models that its runs name by a file. `left_out` are published steps that cannot be asked, with the reason.
+    models that its runs name by a file. `left_out` are published steps that cannot be predicted, with the reason.
     """
 
     site: _Text

@@ -1,4 +1,4 @@
-"""Scores predictions against measured steps: what ships, or another bundle, asked for every step of runs files."""
+"""Scores predictions of what ships, or of another bundle, against every measured step of runs files."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -153,7 +153,7 @@ class Score:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoredFile:
-    """The steps of one runs file. `asked` is the hardware or bundle that answered, `fabric` what it was asked with,
+    """The steps of one runs file. `asked` is the hardware or bundle that predicted them, `fabric` its fabric,
     `stack` what corrected the answers.
     """
 
@@ -196,7 +196,7 @@ class ScoredFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedFile:
-    """A runs file, and what is asked about its steps: an estimator, by the name `asked`, over a fabric."""
+    """A runs file, and the estimator of its steps, called `asked`, over a fabric."""
 
     path: Path
     file: RunsFile
@@ -258,7 +258,7 @@ def score_steps(
 
 
 def asked_files(paths: Sequence[Path], *, bundle: str = "", fabric: str = "") -> list[AskedFile]:
-    """What is asked about the steps of runs files; errors as in `score_steps`."""
+    """The estimators of the steps of runs files; errors as in `score_steps`."""
     read = [(path, RunsFile.read(path)) for path in paths]
     known = find_fabric(fabric) if fabric else None
     estimators = {bundle: Estimator.load(bundle)} if bundle else {}

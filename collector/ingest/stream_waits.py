@@ -18,7 +18,7 @@ from kernelcast.store.runs import StreamWait
 
 
 class _Wait(NamedTuple):
-    """Two streams of a device, and when the host asked the first to wait and marked what it waits for, µs."""
+    """Two streams of a device, and when the host made the first wait and recorded the event it waits for, µs."""
 
     device: int
     stream: int

@@ -141,7 +141,7 @@ class Events(Sequence[Event]):
         return self.where(lambda category, _: category in categories)
 
     def where(self, is_wanted: Callable[[str, str], bool]) -> NDArray[np.bool_]:
-        """Which events' category and name are wanted; each pair is asked once."""
+        """Which events' category and name are wanted; each pair is tested once."""
         wanted = np.array([is_wanted(category, name) for category, name in self.texts.kinds], dtype=bool)
         return wanted[self.kind]
 

@@ -1,1 +1,1 @@
-"""Answers of regressors: asked in batches, substituted where a bundle lacks one, with what is doubtful about them."""
+"""Operator times from regressors, evaluated in batches, with substitutes for missing ones and warnings."""

@@ -1,4 +1,4 @@
-"""Times of operator calls: every regressor is asked once for all of them, and what was doubtful is collected."""
+"""Times of operator calls: every regressor is evaluated once for all calls, and warnings are collected."""
 
 import math
 import re
@@ -170,7 +170,7 @@ def measured_device(bundle: Bundle) -> Device | None:
 
 
 Question: TypeAlias = tuple[Key, Vector, str]
-"""What is asked: operator and direction, the workload vector, and the role in which a step calls it."""
+"""Operator and direction, workload vector, and the role in which a step calls it."""
 
 _UNKNOWN: Answer = (math.nan, math.nan, math.nan)
 

@@ -1,4 +1,4 @@
-"""Operator times from a bundle's regressors: sessions made when first asked, answers remembered."""
+"""Operator times from a bundle's regressors: sessions made on first use, answers cached."""
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -152,7 +152,7 @@ class Predictor:
         return found if self.calibrated and found is not None and found.timeline == timeline else None
 
     def load(self) -> None:
-        """Load every model now, not when it is first asked; DataError where one cannot be, or breaks the contract."""
+        """Load every model now, not on first use; DataError where one cannot be loaded, or breaks the contract."""
         for level in self.bundle.levels or (1,):
             other = self.at(level)
             for key in other.bundle.entries:
@@ -171,7 +171,7 @@ class Predictor:
         run = self._runner(key, len(vectors))
         asked = np.array(vectors, dtype=np.float32)
         # Rows left over from full blocks are added up in another order, and differ in the last bits:
-        # padded, an answer does not depend on what else is asked with it.
+        # padded, an answer does not depend on the rest of its batch.
         padded = asked[np.minimum(np.arange(len(asked) + -len(asked) % _BLOCK_ROWS), len(asked) - 1)]
         blocks = [
             self._run_block(key, run, padded[n : n + _MOST_ROWS]) for n in range(0, len(padded), _MOST_ROWS)
@@ -196,7 +196,7 @@ class Predictor:
         return list(map(tuple, answers.tolist()))
 
     def _runner(self, key: Key, rows: int) -> Callable[[NDArray[np.float32]], Sequence[NDArray[np.float32]]]:
-        """What runs the model on a number of rows: numpy at first, a session once it is asked often, or for many."""
+        """What evaluates the model on a number of rows: numpy at first, a session for many rows or calls."""
         file = self.bundle.entries[key].file
         with self._lock:
             if file not in self._sessions:

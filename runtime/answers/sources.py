@@ -34,7 +34,7 @@ _OTHER_PASS = {Direction.FORWARD: Direction.BACKWARD, Direction.BACKWARD: Direct
 class Source:
     """`key` is answered by the regressor `answered_by`, whose time is multiplied by `factor`; the rest as in
     `Substitute`. `is_part`: of the sum that answers. `is_other_pass`: by the ratio of FLOPs, or of bytes if
-    memory-bound. `order` numbers the features asked for where it is the same product (`Operator.same_product`).
+    memory-bound. `order` numbers the substitute's features if it is the same product (`Operator.same_product`).
     """
 
     key: Key
@@ -81,7 +81,7 @@ class Source:
         return ALIKE_LOG_HALF_WIDTH if self.alike else COLLECTIVE_LOG_HALF_WIDTH
 
     def asked(self, vector: Vector, entry: RegressorEntry) -> tuple[Vector, float]:
-        """The workload that `answered_by`, with this `entry`, is asked for, and the factor for its time."""
+        """The workload at which `answered_by` (with this `entry`) is evaluated, and the factor for its time."""
         own = vector
         if self.gathered:
             entries, nodes, gpus_per_node = vector
@@ -101,7 +101,7 @@ class Source:
         return vector, factor * (self._ratio(vector, own) if self.is_other_pass else 1.0)
 
     def _ratio(self, vector: Vector, own: Vector) -> float:
-        """Work of the key's direction over that of the direction that answers, of the asked `vector`.
+        """Work of the key's direction over that of the direction that answers, at `vector`.
 
         What another operator's kernels move says nothing of the two passes: then of the key's `own`.
         """
@@ -264,7 +264,7 @@ def exceeded(entry: TrainingRows, vector: Sequence[float]) -> list[Exceeded]:
 
 
 def is_unmeasured_layout(entry: TrainingRows, vector: Sequence[float]) -> bool:
-    """Whether a collective is asked for a layout that none of its samples has."""
+    """Whether no sample of a collective has its layout."""
     return bool(entry.layouts) and tuple(vector[-LAYOUT_FEATURES:]) not in entry.layouts
 
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from kernelcast.runtime.stack import Stack
 
 OTHER_KINDS = 0.2
-"""Weight of a source of another kind of step than the one that is asked."""
+"""Weight of a source with another kind of steps than the predicted one."""
 OTHER_DEVICES = 0.1
 """Weight of a source on another kind of devices: CUDA's kernels were measured, ROCm's times are CUDA's, scaled."""
 LONG_TOKENS = 32_768

@@ -38,7 +38,7 @@ class Cause(StrEnum):
     """Why an answer is doubtful, most severe first."""
 
     LEFT_OUT = "left_out"  # not in the sum
-    EXTRAPOLATED = "extrapolated"  # asked beyond what was measured
+    EXTRAPOLATED = "extrapolated"  # evaluated beyond what was measured
     SUBSTITUTED = "substituted"  # answered by measurements of something else
     DESCRIBED = "described"  # computed from a description of links, not measured
     TRANSFERRED = "transferred"  # measured on another cluster
@@ -120,7 +120,7 @@ def range_warnings(
 
 
 def feature_warning(key: Key, one: Exceeded) -> AnswerWarning:
-    """A regressor was asked outside what it was trained on."""
+    """A regressor was evaluated outside its training range."""
     asked, low, high = one.asked, one.minimum, one.maximum
     # How many times the end of the range, or its part.
     if asked > high:
@@ -133,7 +133,7 @@ def feature_warning(key: Key, one: Exceeded) -> AnswerWarning:
 
 
 def layout_warning(key: Key, asked: Sequence[float], measured: Sequence[Layout]) -> AnswerWarning:
-    """A collective was asked for a layout that none of its samples has."""
+    """No sample of a collective has its layout."""
     values = {**_of_key(key), **_layout_values(asked, measured)}
     return warning_of("layout", values, severity=float(math.prod(asked)), layouts=_layouts(measured))
 
@@ -238,7 +238,7 @@ def devices_warning(devices: int) -> AnswerWarning | None:
 
 
 def equal_features_warning(key: Key, features: Sequence[str]) -> AnswerWarning:
-    """A workload was asked as if two features were equal, as they are in everything that was measured."""
+    """A workload was evaluated as if two features were equal, as they are in all samples."""
     values = {"kind": "equal_features", **_of_key(key), "features": list(features)}
     return warning_of("equal_features", values)
 

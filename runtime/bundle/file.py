@@ -79,7 +79,7 @@ class Bundle:
 
 
 class UnreadFiles(Mapping[str, bytes]):
-    """ONNX bytes by file name, each read when it is asked for, by a function without arguments."""
+    """ONNX bytes by file name, each read on first use, by a function without arguments."""
 
     def __init__(self, readers: Mapping[str, Callable[[], bytes]]) -> None:
         self._readers = readers
@@ -162,7 +162,7 @@ def bundle_of(source: Path, digest: str, manifest: Manifest, files: Mapping[str,
 
 
 def open_shipped(source: Path, *, digest: str, manifest_digest: str) -> Bundle:
-    """A bundle that ships with the package: a regressor is read when it is asked, and verified by the manifest then.
+    """A bundle that ships with the package: a regressor is read on first use, and then verified by the manifest.
 
     Both digests are SHA-256: of the file, and of its manifest, which decides the file. A file with another manifest is
     read and verified whole, as `read_bundle` does.

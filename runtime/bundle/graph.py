@@ -20,7 +20,7 @@ from kernelcast.runtime.errors import DataError
 MAX_GRAPH_BYTES = 1 << 24
 MAX_NODES = 2_000
 MAX_COLUMNS = 4_096
-"""Of all values of a graph together, for each row that is asked."""
+"""Columns of all values of a graph together, per evaluated row."""
 MAX_CONSTANT_ELEMENTS = 1 << 16
 MAX_METADATA_BYTES = 1 << 20
 IR_VERSIONS, OPSETS, ML_OPSETS = range(3, 11), range(13, 22), range(1, 4)

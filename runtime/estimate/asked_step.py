@@ -1,4 +1,4 @@
-"""A step that is asked: its cluster, its layers balanced by time, what answers it, and the time that follows."""
+"""A step to predict: its cluster, its layers balanced by time, the source of its times, and its time."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class AskedStep:
         timeline: TimelineKind,
         fabric: FabricChoice | None,
     ) -> Self:
-        """The step as `Estimator.predict` is asked for it; errors as there."""
+        """The step of the arguments of `Estimator.predict`; errors as there."""
         bundle = predictor.bundle
         check_format(parallelism.fp8_recipe, bundle)
         if timeline == "simulate":

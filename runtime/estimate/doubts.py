@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provenance:
     """Where the times come from: the bundle, the measured hardware and software, readable. None: no `calibration` in
-    the bundle, no `stack` asked for, `collectives` the bundle's own and not described.
+    the bundle, no `stack`, `collectives` the bundle's own and not described.
     """
 
     bundle: str

@@ -2,7 +2,7 @@
 
 Thousands of layouts share few pieces, because a piece depends on few of their columns: one layer's passes on tp,
 micro_batch, sequence_parallel and recompute, say. `Decomposition` defines the pieces. All pieces of a block are priced
-together: every regressor is asked once.
+together: every regressor is evaluated once.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -142,7 +142,7 @@ class OperatorRow:
 class Estimate:
     """The predicted time of one training step (one update of all parameters) and its parts. Immutable.
 
-    `interval_s` are the 5th and 95th percentile of the step time, or None where it was not asked for;
+    `interval_s` are the 5th and 95th percentile of the step time, or None if not requested;
     `bubble_share` the part of the pipeline's time in which the average stage waits. `cluster_source` is where the
     devices per node come from: "asked", "fabric", "bundle", or "one node" where the bundle has no fabric and the whole
     job is assumed to lie on one node. `processes_per_node` compute at once on the fullest node; `answered_with` are the

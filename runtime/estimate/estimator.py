@@ -126,7 +126,7 @@ class Estimator:
         return other
 
     def with_stack(self, stack: Stack | None) -> Self:
-        """The same bundle asked for another stack; shares the loaded regressors and their answers."""
+        """The same bundle with another stack; shares the loaded regressors and their answers."""
         other = self._other()
         other.stack, other._is_carried = stack, is_carried(stack, self.bundle)
         other.predictor = self.predictor.with_stack(stack)
@@ -168,7 +168,7 @@ class Estimator:
         (the bundle's by default), and `reserved_memory_bytes` the part of it that training cannot use (docs/memory.md).
         Repeated questions are answered from a cache. UsageError where the model cannot be laid out so, an argument is
         not allowed, or the bundle knows several fabrics and `cluster` is not given; DataError where the bundle lacks an
-        operator that the model needs, cannot answer for the attention kernel that is asked, or one of its models
+        operator that the model needs, cannot answer for the requested attention kernel, or one of its models
         answers nonsense.
         """
         # Before anything is looked up: 1.0 and True are equal to 1.

@@ -37,7 +37,7 @@ class AskedFeature:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """One question that a step asked about an operator, and the answer.
+    """An operator's workload in a step, and its time.
 
     `entry` is the regressor that answered, for `features` and, for an elementwise operator, `elements`. If it belongs
     to a substitute, not to `operator`, its time was multiplied by `factor`. The times contain `calibration_factor`, the

@@ -1,4 +1,4 @@
-"""The times of the pieces of layouts: every regressor is asked once for all new pieces, and prices are cached."""
+"""The times of the pieces of layouts: every regressor is evaluated once for all new pieces, and prices are cached."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
@@ -302,7 +302,7 @@ class Pricing:
         return found
 
     def _ask(self, wanted: Mapping[PieceKey, Parts], layout: Parallelism) -> dict[PieceKey, _Piece]:
-        """Times of the wanted pieces; every regressor is asked at most once.
+        """Times of the wanted pieces; every regressor is evaluated at most once.
 
         A part takes at least as long as the host (docs/method.md, The host), unless graphs of whole passes replace it.
         """

@@ -253,7 +253,7 @@ def read_layout_text(text: str, where: str, open_file: Callable[[str], str] | No
 
 def with_devices(facts: Mapping[str, Any], asked: Mapping[str, Any]) -> Facts:
     """The degree dp from the devices, ZeRO's group from its copies, and one of global batch and micro-batches.
-    UsageError where the other degrees do not divide `devices`, or dp, which is asked for, makes another number.
+    UsageError where the other degrees do not divide `devices`, or a given dp makes another number.
     """
     facts = dict(facts)
     others = prod(facts.get(name, 1) for name in DEGREES if name != "dp")

@@ -328,7 +328,7 @@ class Framework:
 
     @property
     def rows(self) -> tuple[Row, ...]:
-        """The table, read when it is first asked for."""
+        """The table, read on first use."""
         return _table_rows(self.table, self.own)
 
     @property

@@ -240,4 +240,4 @@ def _require_nodes(estimator: Estimator, values: Mapping[str, Any], fabric: Fabr
         and usual_gpus_per_node(estimator.bundle) is None
     ):
         fields = ("gpus_per_node", "days")
-        raise UsageError("{} is neither given nor in the bundle, expected it with {}", fields=fields)
+        raise UsageError("{} is neither given nor in the bundle, which {} needs", fields=fields)

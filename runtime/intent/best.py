@@ -39,7 +39,7 @@ _OPTIONS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenRequest:
-    """A search's question to an estimator. `cluster` and `gpu_memory_bytes` are None where they were not asked for."""
+    """A search with an estimator. `cluster` and `gpu_memory_bytes` are None if not given."""
 
     estimator: Estimator
     question: Question

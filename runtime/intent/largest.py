@@ -129,4 +129,4 @@ def _last(holds: Callable[[int], bool], least: int) -> int:
 def _require_memory(request: OpenRequest) -> None:
     if request.question.gpu_memory_bytes is None:
         fields = ("gpu_memory", "largest")
-        raise UsageError("{} is neither given nor in the bundle, expected it with {}", fields=fields)
+        raise UsageError("{} is neither given nor in the bundle, which {} needs", fields=fields)

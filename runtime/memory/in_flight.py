@@ -1,6 +1,6 @@
 """Micro-batches in flight: passes forward whose backward pass has not begun, at their most, by schedule.
 
-Stages whose memory is asked for are arrays: one row is one stage of one layout.
+Stages are arrays: one row is one stage of one layout.
 """
 
 from collections.abc import Sequence

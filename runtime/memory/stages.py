@@ -149,7 +149,7 @@ def bytes_of_loads(
     """The bytes of loads of a layout's stages, a row each. `dtype` is float16, bfloat16 (mixed, fp32 master weights) or
     float32. A GPU's `architecture` decides workspaces and 8-bit copies; `workspace` is CUBLAS_WORKSPACE_CONFIG's. With
     `only`, what the ops of that name take of states, activations and logits. No byte depends on the `cluster`: with the
-    one that times are asked for, layers are described once for both.
+    one of the times, layers are described once for both.
     """
     precision = precision_of(dtype, parallelism.reduce_dtype)
     own, whose = Layouts.of(parallelism), np.zeros(len(stages), dtype=np.intp)

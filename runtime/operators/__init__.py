@@ -2,7 +2,7 @@
 
 Standard library only. A row says what an operator is called, which features make up its workload vector, how many
 FLOPs and elements moved a workload costs, and in which roles steps call it (the paper's Table I is a table of roles).
-What is measured, fitted and asked therefore cannot drift apart. CONTRIBUTING.md says how to add a row.
+What is measured, fitted and predicted therefore cannot drift apart. CONTRIBUTING.md says how to add a row.
 """
 
 from collections.abc import Mapping

@@ -31,7 +31,7 @@ _HEADS: Mapping[str, str] = {
 }
 _SCORES = {"b": "samples", "heads": "heads", "l_query": "tokens", "l_key": "tokens"}
 
-# Where no grouped queries were measured, they are asked as if every query head had keys and values of its own.
+# Where no grouped queries were measured, times are predicted as if every query head had its own keys and values.
 _GROUPED = ("kv_heads", "heads")
 
 WITHOUT_MASK = "without mask"

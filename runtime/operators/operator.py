@@ -105,9 +105,9 @@ class Substitute:
     """What answers for an operator that a bundle lacks: `factor` × the time of `operator`, or `backward_factor` of a
     backward pass, where that differs.
 
-    - `alike`: it is asked for a workload that moves as much memory;
-    - `gathered`: it is asked for all processes' entries, not for one process's shard;
-    - `asks`: it is asked for another workload of equal work, and its time multiplied, both functions of the workload;
+    - `alike`: it is evaluated at a workload that moves as much memory;
+    - `gathered`: it is evaluated at all processes' entries, not at one process's shard;
+    - `asks`: a function from the workload to another workload of equal work, and the factor for its time;
     - else for the same workload.
 
     Nine of ten times of equal work are within a factor of `within`, where that was measured (docs/trust.md).
@@ -138,8 +138,8 @@ class Operator:
     - `per_update`: called once per update over all parameters of a stage, not once per micro-batch.
     - `is_optional`: left out of the sum where a bundle lacks it, with a warning.
     - `substitute`: what answers where a bundle lacks it.
-    - `equal_unless_measured`: (feature, partner): where all measurements have both equal, it is asked with both equal.
-    - `folded`: (feature, others): where it was measured with one value, as many of the others are asked for instead.
+    - `equal_unless_measured`: (feature, partner): if equal in all measurements, evaluated as equal.
+    - `folded`: (feature, others): where it was measured with one value, the others are multiplied instead.
     - `ring_passes`: a collective's entries over each link of a ring, as a function of the processes p:
       `ring_passes[0] + ring_passes[1] · p + ring_passes[2] / p` (NVIDIA nccl-tests, PERFORMANCE.md).
     - `is_divided`: a collective whose entries are split between the processes, an equal part for each; `is_in_place`:
@@ -148,7 +148,7 @@ class Operator:
     - `is_elementwise`: its time depends on its number of elements, whatever their shape.
     - `is_reduced`: a collective whose sum ends on every process, which switches can make; `is_pairwise`: one in which
       every process sends to every other directly; `is_sharded`: one whose entries are one process's shard of the whole.
-    - `is_on_request`: few steps call it, or none; measured where it is asked for by name, if it has a bench.
+    - `is_on_request`: few steps call it, or none; measured only by name, if it has a bench.
     - `same_product`: directions that are the forward product of other features, named in its order.
     - `divisible`: features that a call can be divided along into calls that together take as long or longer: larger
       values than were measured make no answer more doubtful.

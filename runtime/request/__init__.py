@@ -1,1 +1,1 @@
-"""What is asked: the model, its layout on devices, and files that hold either."""
+"""A request: the model, its layout on devices, and files of either."""

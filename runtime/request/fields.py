@@ -318,7 +318,7 @@ STACK = tuple(row.name for row in LAYOUT.values() if row.of_stack)
 SHARED: Mapping[str, Field] = {
     name: replace(LAYOUT[name], default="balanced") if name == "layer_split" else LAYOUT[name] for name in STACK
 }
-"""Fields of the software stack with the defaults of a search: it balances layers by time unless asked otherwise."""
+"""Fields of the software stack with the defaults of a search: it balances layers by time."""
 SEARCHED = tuple(name for name in LAYOUT if name not in (*STACK, "layer_counts"))
 """Fields that a search chooses."""
 

@@ -322,7 +322,7 @@ class Cluster:
 
 def read_layout(values: Mapping[str, Any]) -> Parallelism:
     """The layout of `values`, whose other fields do not matter. Degrees that are not given are 1. UsageError where a
-    field is missing or wrong, or both of micro_batches and global_batch are given.
+    field is missing or wrong, or micro_batches and global_batch are both given.
     """
     given = {name: values.get(name, LAYOUT[name].default) for name in LAYOUT}
     if "micro_batch" not in values:

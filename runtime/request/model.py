@@ -1,4 +1,4 @@
-"""The model whose training step is asked for: sizes and architecture, from Python, TOML or JSON."""
+"""The model that is trained: sizes and architecture, from Python, TOML or JSON."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What a search is asked, as one value that can be sent to other machines."""
+"""The question of a search, as one value that can be sent to other machines."""
 
 import math
 

@@ -60,7 +60,7 @@ _VARIED = len(SEARCHED) - len(_OF_UNIT)
 _DECIDING = ("shard_group", "context_exchange", "attention_kernel")
 """Fields common to all layouts that decide which degrees are valid."""
 _LEAST_PART = 4096
-"""Tokens per part of a sequence: context parallelism with shorter parts is searched only if asked for."""
+"""Tokens per part of a sequence: context parallelism with shorter parts is searched only on request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +74,7 @@ class Space:
     device 4,096 tokens of a sequence or more, `expert_tp` is 1 or tp, and other fields are free. With experts and tp
     > 1, sequences are always cut (`sequence_parallel`). Equivalent layouts are searched once: with dp = 1
     only the first of `zero`; with tp = 1 no sequence parallelism, with pp = 1 no schedule but 1f1b, and with one
-    micro-batch no gpipe (it equals 1f1b then), each unless nothing else is asked for.
+    micro-batch no gpipe (it equals 1f1b then), each unless the request allows nothing else.
 
     Raises:
         UsageError: a field has a wrong type or value.

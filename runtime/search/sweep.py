@@ -23,7 +23,7 @@ from kernelcast.runtime.step.chunks import AS_SPLIT
 from kernelcast.runtime.step.layouts import Layouts
 
 _PRICED_AT_ONCE = 1 << 14
-"""Layouts whose pieces are asked for together, which spreads the cost of each structure."""
+"""Layouts whose pieces are priced together, which spreads the cost of each structure."""
 _FIRST, _GROWTH = 1 << 6, 1 << 3
 """Layouts that are evaluated first, whose times are the bar for the others; each block then has as many times more."""
 _MOST_WAITING = 1 << 22
@@ -44,7 +44,7 @@ def sweep(
     """Go through one of `shards` equal parts of the space.
 
     Raises:
-        DataError: a regressor answers nonsense, or attention cannot be answered for the kernel that is asked.
+        DataError: a regressor answers nonsense, or the attention kernel cannot be predicted.
     """
     return _Sweep(predictor, question, shard, shards, report).run()
 
@@ -79,7 +79,7 @@ class _Sweep:
         self._settle()
         counts = self.found.counts
         if counts.layouts and counts.layouts == counts.out_of_memory:
-            # The memory of the fullest stages was not asked for.
+            # The memory of the fullest stages was not requested.
             bundle, part = self.predictor.bundle, {"shard": self.shard, "shards": self.shards}
             self.found.smallest = look_for_fitting(bundle, self.question, **part).smallest
         for answers in self.answers:
@@ -222,7 +222,7 @@ class _Sweep:
     def _balanced(
         self, engine: Engine, layouts: Layouts, memory: NDArray[np.float64]
     ) -> tuple[Layouts, NDArray[np.float64]]:
-        """The layouts with layers balanced by time, if asked for and if they still fit, and their memory."""
+        """The layouts with layers balanced by time, if requested and if they still fit, and their memory."""
         question = self.question
         if layouts.like.layer_split != "balanced":
             return layouts, memory

@@ -76,7 +76,7 @@ Calls = tuple[Call, ...]
 
 
 def call(operator: str, *shape: Any, role: str = "", count: Any = 1) -> Call:
-    """A call without a direction. With arrays as sizes it only fills its place: such lists are asked for bytes."""
+    """A call without a direction. With arrays as sizes it is a placeholder: such lists are only summed for bytes."""
     return Call(operator, role, shape, count)
 
 

@@ -52,7 +52,7 @@ def _cut(of: str, degree: str = "tp") -> cached_property[Number]:
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Sizes:
     """The sizes of `model` on one device of a layout, for a `kind` of layer. `layout` holds numbers, or float64 [rows]
-    where a search chooses: then only parameters and bytes are asked, without `cluster`. Activations have
+    where a search chooses: then only parameters and bytes are computed, without `cluster`. Activations have
     `element_bytes`; `is_cpu`: torch keeps more; `of_fullest`: rows of the fullest device over the mean.
     """
 

@@ -47,7 +47,7 @@ _TOP_OPERATORS = 15
 
 
 def write_page(estimate: Estimate, path: Path, run: Training | None = None) -> None:
-    """Write the page of an estimate, and of the training asked for, always the same; errors as `write_pieces`."""
+    """Write the page of an estimate and of its training run, deterministically; errors as `write_pieces`."""
     write_pieces(path, [page(estimate, run)])
 
 

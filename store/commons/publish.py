@@ -2,7 +2,7 @@
 
     FOLDER/kernelcast-commons.json, .sig    the index, and its signature
     FOLDER/parts/DIGEST.db.xz               rows of one run and operator: a kernelcast database, compressed
-    FOLDER/parquet/DIGEST.parquet           the same samples, where Parquet is asked for
+    FOLDER/parquet/DIGEST.parquet           the same samples, with --parquet
     FOLDER/bundles/DIGEST.kcast             bundles
     FOLDER/descriptions/DIGEST.toml         fabrics and stacks
 

@@ -53,7 +53,7 @@ class Transfer:
         return b"".join(piece for _, piece in pieces)
 
     def download(self, name: str, target: Path, *, size_bytes: int, digest: str) -> None:
-        """A file with a known digest. What is in `target` already is kept, and only the rest is asked for.
+        """A file with a known digest. The part that `target` already has is kept, and only the rest is fetched.
 
         Errors as `read`; DataError where its size or digest is another: `target` is deleted then.
         """
@@ -134,7 +134,7 @@ class Transfer:
             is_part = answer.status == 206
             stated = re.fullmatch(r"bytes (\d{1,18})-.*", answer.headers.get("Content-Range", ""))
             if is_part and not (stated and int(stated[1]) == start):
-                raise DataError(f"answered with another range than asked for, {start:,} bytes on")
+                raise DataError(f"answered with another range than requested, {start:,} bytes on")
             yield answer, start if is_part else 0
 
     @contextmanager

@@ -239,11 +239,11 @@ def labels(until: float, generator: random.Random, folder: Path) -> Counts:
 def jobs(until: float, generator: random.Random, folder: Path) -> Counts:
     """Hostile values in scripts of Slurm, PBS and Flux and in manifests for kubectl: texts, never commands or files."""
     from kernelcast.cli.walltime_k8s import rewrite
-    from kernelcast.serve.loaded_bundle import LoadedBundle
+    from kernelcast.serve.loaded import Loaded
     from kernelcast.serve.walltimes import for_slurm, walltime
     from tests.attacks.strangers import job_text, manifest
 
-    loaded, counts = LoadedBundle.load(BUNDLE, {"KERNELCAST_SITE": ""}), Counts()
+    loaded, counts = Loaded.load(BUNDLE, {"KERNELCAST_SITE": ""}), Counts()
 
     def batch(seed: int) -> Callable[[], None]:
         def run() -> None:
@@ -304,7 +304,7 @@ def table(found: dict[str, Counts]) -> Iterator[str]:
 
 
 def main() -> None:
-    """Run all kinds, print the table, and write it where that is asked for."""
+    """Run all kinds, print the table, and write it on request."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--minutes", type=float, default=15)
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))

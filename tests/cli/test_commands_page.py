@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 COMMANDS: dict[str, click.Context] = dict(generate_commands.commands())
-# Written before any test runs: click remembers a command's help option as it was first asked for, and other tests ask
+# Written before any test runs: click caches a command's help option on first use, and other tests use it
 # commands without the group that they belong to.
 PAGE: str = generate_commands.page()
 every_command = pytest.mark.parametrize("name", COMMANDS)

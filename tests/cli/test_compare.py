@@ -107,7 +107,7 @@ def causes(capsys: pytest.CaptureFixture[str], traces: Path, asked: tuple[object
         ("rank", "rank 1 arrives last in "),
         ("host", "gaps of the host"),
         ("all_reduce", "exposed all_reduce: "),
-        ("attention", "attention ran as products with a softmax, predicted is flash_attention"),
+        ("attention", "attention ran as products with a softmax, but was predicted as flash_attention"),
     ],
 )
 def test_a_cause_that_is_put_into_a_real_run_is_found(

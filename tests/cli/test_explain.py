@@ -118,7 +118,7 @@ def test_memory_by_op_and_next_to_a_snapshot(
     shown = run(make_bundle(), model_file, *arguments).output.splitlines()
     theory = [line.split() for line in shown if "theory:" in line]
     assert [line[-2:] for line in theory] == [["+100.0", "%"]] * 3
-    # Nothing of a CPU is reserved, unless it is asked for.
+    # Nothing of a CPU is reserved, unless it is given.
     asked = (arguments, [*arguments, *["--gpu-memory", "8GiB", "--reserved-memory", "1GiB"]])
     texts = [" ".join(run(make_bundle(), model_file, *each).output.split()) for each in asked]
     assert ["(1.0 GiB reserved)" in text for text in texts] == [False, True]

@@ -314,7 +314,10 @@ def test_the_largest_sizes() -> None:
             [*A100, "--gpus", "16"],
             "global_batch is not given, which a search for a layout needs for a layout",
         ),
-        ([*A100, "--global-batch", "16"], "micro_batch is not given, expected it, or gpus and global_batch"),
+        (
+            [*A100, "--global-batch", "16"],
+            "micro_batch is not given; to search for a layout, give gpus and global_batch",
+        ),
         ([*A100, *BATCH, "--gpu-memory", "1GB"], "none of "),
         ([*BOTH, *BATCH, "--gpu-memory", "1GB"], "gh200: none of "),
     ],
@@ -337,9 +340,7 @@ def test_a_bundle_without_nodes_needs_them(make_bundle: Callable[..., Path]) -> 
         "--days",
         "3",
     ]
-    assert str(refusal(*arguments)) == (
-        "gpus_per_node is not given and the bundle knows none, expected it with days"
-    )
+    assert str(refusal(*arguments)) == ("gpus_per_node is neither given nor in the bundle, which days needs")
 
 
 def test_what_one_device_is_asked_for_is_refused_of_several(capsys: pytest.CaptureFixture[str]) -> None:

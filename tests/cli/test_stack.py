@@ -15,7 +15,7 @@ from kernelcast.runtime import Estimator, UsageError
 from kernelcast.runtime.stack import shipped_stacks, stack_named
 from kernelcast.runtime.views.formatting import percent
 from kernelcast.serve.answering import of_request
-from kernelcast.serve.loaded_bundle import LoadedBundle
+from kernelcast.serve.loaded import Loaded
 from kernelcast.walltime import script_job
 from tests.cli.printed import ended
 
@@ -83,9 +83,7 @@ def test_others_scripts_name_stacks_but_no_files() -> None:
 
 def test_a_server_knows_stacks_that_ship(make_bundle: Make) -> None:
     estimator = Estimator.load(make_bundle())
-    loaded = LoadedBundle(
-        name="b", estimator=estimator, loaded_at="", models={}, fabrics={}, site={}, problems=()
-    )
+    loaded = Loaded(name="b", estimator=estimator, loaded_at="", models={}, fabrics={}, site={}, problems=())
     same, values = of_request(loaded, {"tp": 1})
     assert (same, values) == (estimator, {"tp": 1})
     other, values = of_request(loaded, {"tp": 1, "stack": "fsdp-composer"})

@@ -143,7 +143,7 @@ def test_gpus_must_fit_the_job(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     for name, value in (("SLURM_JOB_ID", "1"), ("SLURM_JOB_NUM_NODES", "2"), ("SLURM_GPUS_ON_NODE", "8")):
         monkeypatch.setenv(name, value)
     assert str(run().exception) == expected.format(16, "nodes 2, gpus-per-node 8")
-    # What is asked about a script is about its job, not the one that asks.
+    # Questions about a script are about its job, not about the process that runs kernelcast.
     assert run("train.sbatch").exit_code == 0
 
 

@@ -292,7 +292,7 @@ def test_queries_keys_and_values_are_views_whose_gradients_lie_side_by_side(colu
 
 
 def test_keys_that_a_query_sees(cpu: Place) -> None:
-    """The number that is asked, in the mean; above a causal mask's mean the first ones, for every query alike."""
+    """The requested number, on average; above a causal mask's mean the first ones, for every query alike."""
     for keys, visible, expected in (
         (8, 8, None), (7, 7, None), (8, 5, [5] * 8), (7, 5, [5] * 7),
         (8, 4, [1, 2, 3, 4, 5, 6, 6, 6]), (7, 4, [1, 2, 3, 4, 5, 6, 7]), (8, 2, [1] + [2] * 7), (8, 1, [1] * 8),

@@ -54,7 +54,7 @@ def llm_foundry(content: bytes) -> dict[str, str]:
                 f"{digest(content)}",
                 "licence": "Apache-2.0",
             },
-            # Its models take flash-attention's cross-entropy unless torch's is asked for; not in place.
+            # Its models take flash-attention's cross-entropy unless torch's is selected; not in place.
             defaults={
                 "gpus_per_node": 8,
                 "pp": 1,

@@ -15,7 +15,7 @@ BESIDE = {"b300": "b200", "gb300": "gb200", "mi355x": "mi325x"}
 
 
 def texts(files: dict[str, dict[str, Any]]) -> dict[str, str]:
-    """Texts of files; what cannot be asked, by device, format or model, is named with the reason."""
+    """Texts of files; what cannot be predicted, by device, format or model, is named with the reason."""
     left_out: dict[str, list[str]] = {}
     for name, parts in files.items():
         asked = []

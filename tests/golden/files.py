@@ -1,4 +1,4 @@
-"""The golden files: what is asked (`cases.json.xz`) and what was answered (one file per device, and shared sizes)."""
+"""The golden files: the cases (`cases.json.xz`) and their answers (one file per device, and shared sizes)."""
 
 import json
 import lzma

@@ -63,6 +63,12 @@ WORDS = {
     r"not said": "not stated",
     r"otherwise than": "unlike, different from",
     r"weigh(s|ing)? the same": "equally weighted",
+    r"(is|are|was|were|be|been|when|if|where|unless|not) (first )?asked": "requested, given, evaluated, predicted",
+    r"asked (for|about|with|as if|otherwise)": "requested, given, evaluated, predicted",
+    r"expected (it|not)(?=[ ,.;:]|$)": "the value that is expected, or why it has no effect",
+    r"(neither|both) of (\w+|\{\}) and (\w+|\{\}) (is |are )?given": "neither A nor B is given, A and B are both given",
+    r"(predicted (is|are)|asked are) ": "but X was predicted, instead of X",
+    r"(is|are|was|were) said to": "predicted, stated",
 }
 """Regular expressions of whole words, and what to write instead."""
 

@@ -51,7 +51,7 @@ class Machine:
 
 @pytest.fixture(autouse=True)
 def small_committee(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stumps alone: these tests are about which points are asked for, not about the best of all forms."""
+    """Stumps alone: these tests are about which points are chosen, not about the best of all forms."""
     monkeypatch.setattr(design, "_COMPUTE", design._COMPUTE[2:4])
 
 
@@ -163,7 +163,7 @@ def test_what_does_not_fit_is_no_candidate(plan: Plan) -> None:
 def run_without_times(
     chosen: Chooser, machine: Machine, status: Status, lacks: Callable[[int, Point], bool]
 ) -> Counter[str]:
-    """Points asked for per operator; those that `lacks` picks, by number and point, get no time."""
+    """Points requested per operator; those that `lacks` picks, by number and point, get no time."""
     asked = Counter[str]()
     while (point := chosen.next()) is not None:
         samples = machine.measure(point)

@@ -24,9 +24,9 @@ LARGE = {"model": {**DEEP, "vocabulary_size": 512}, "micro_batch": 1, "pp": 1024
 _RUN = """
 import sys
 from pathlib import Path
-from kernelcast.serve import Limits, LoadedBundle, run, unix_listener
+from kernelcast.serve import Limits, Loaded, run, unix_listener
 path, where, limits = Path(sys.argv[1]), Path(sys.argv[2]), eval(sys.argv[3])
-run(path, LoadedBundle.load(path, {"KERNELCAST_SITE": ""}), unix_listener(where), limits, environment={},
+run(path, Loaded.load(path, {"KERNELCAST_SITE": ""}), unix_listener(where), limits, environment={},
     started=lambda: print("ready", flush=True))
 """
 

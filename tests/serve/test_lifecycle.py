@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from kernelcast.serve import Limits, LoadedBundle
+from kernelcast.serve import Limits, Loaded
 from kernelcast.serve.application import Application
 
 Server, Start = Any, Callable[..., Any]  # of conftest.py, which cannot be imported
@@ -174,7 +174,7 @@ def test_a_new_bundle_under_load(
         count = 0
         while not stop.is_set():
             count += 1
-            # Half of them new questions, half what was asked before.
+            # Half of them new questions, half repeated ones.
             length = 64 + (count * 8 + number if number % 2 else 0)
             body = json.dumps({**ASKED, "sequence_length": length})
             connection.request("POST", "/predict", body, {"Content-Type": "application/json"})
@@ -255,16 +255,14 @@ def test_reloads_that_wait_hear_of_a_failure_that_nobody_expected(
     make_bundle: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bundle = make_bundle()
-    application = Application(
-        bundle, LoadedBundle.load(bundle, {}), Limits(), environment={}, can_reload=True
-    )
+    application = Application(bundle, Loaded.load(bundle, {}), Limits(), environment={}, can_reload=True)
     loads = []
 
-    def fail(*_arguments: object, **_options: object) -> LoadedBundle:
+    def fail(*_arguments: object, **_options: object) -> Loaded:
         loads.append(True)
         raise RuntimeError("not thought of")
 
-    monkeypatch.setattr(LoadedBundle, "load", fail)
+    monkeypatch.setattr(Loaded, "load", fail)
 
     async def reload_often() -> list[BaseException | None]:
         return await asyncio.gather(*(application.reload() for _ in range(8)), return_exceptions=True)

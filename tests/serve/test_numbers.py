@@ -18,7 +18,7 @@ from starlette.requests import Request
 from uvicorn.server import ServerState
 
 from kernelcast.runtime.errors import DataError, UsageError
-from kernelcast.serve import Limits, LoadedBundle, application, connections, tcp_listener, unix_listener
+from kernelcast.serve import Limits, Loaded, application, connections, tcp_listener, unix_listener
 from kernelcast.serve.application import Application
 from kernelcast.serve.connections import connection_of
 from kernelcast.serve.limits import Busy
@@ -256,7 +256,7 @@ def answering(make_bundle: Callable[..., Path], tmp_path: Path) -> Iterator[Appl
     (tmp_path / "models" / "notes.txt").write_text("")
     (tmp_path / "site.toml").write_text('models = "models"\n')
     bundle, environment = make_bundle(), {"KERNELCAST_SITE": str(tmp_path / "site.toml")}
-    loaded = LoadedBundle.load(bundle, environment)
+    loaded = Loaded.load(bundle, environment)
     found = Application(
         bundle, loaded, Limits(workers=1, waiting=2), environment=environment, can_reload=True
     )
@@ -288,7 +288,7 @@ def test_the_sound_models_of_a_site(
 def test_answers_are_kept_up_to_256_kib_with_their_question(answering: Application) -> None:
     asked = []
 
-    def work(_warm: LoadedBundle) -> bytes:
+    def work(_warm: Loaded) -> bytes:
         asked.append(True)
         return b"x" * ((1 << 18) - 100)
 
@@ -307,7 +307,7 @@ def test_clients_that_ask_the_same_at_once_share_one_computation(
 ) -> None:
     asked, answers = [], threading.Event()
 
-    def work(_warm: LoadedBundle) -> bytes:
+    def work(_warm: Loaded) -> bytes:
         asked.append(True)
         assert answers.wait(60)
         if len(asked) > times:

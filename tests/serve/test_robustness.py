@@ -21,7 +21,7 @@ from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 from kernelcast.runtime.catalogue import all_hardware
 from kernelcast.runtime.request.fields import Schedule
-from kernelcast.serve.loaded_bundle import MOST_LOADED
+from kernelcast.serve.loaded import MOST_LOADED
 
 Server, Start = Any, Callable[..., Any]  # of conftest.py, which cannot be imported
 
@@ -242,7 +242,7 @@ def test_five_minutes_of_anything(fuzzed: Fuzz, until: Callable[..., None]) -> N
     rounds = count(1)
 
     def ask(names: Iterable[str], questions: int) -> None:
-        micro_batches = next(rounds)  # questions that were not asked before: what answers them is loaded
+        micro_batches = next(rounds)  # new questions: the regressors of their answers are loaded
         for name in names:
             for micro_batch in range(1, questions + 1):
                 asked = {"micro_batch": micro_batch, "micro_batches": micro_batches, "hardware": name}

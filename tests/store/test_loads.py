@@ -1,4 +1,4 @@
-"""The load of a sample and what was read meanwhile: kept through merges and exports, asked for, compared."""
+"""The load of a sample and what was read meanwhile: kept through merges and exports, selected, compared."""
 
 from collections.abc import Callable
 from dataclasses import replace

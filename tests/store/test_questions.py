@@ -1,4 +1,4 @@
-"""docs/sql.md: every question is asked again of the small measured database, and the page says what it answers."""
+"""docs/sql.md: every query runs again on the small measured database, and the page shows its result."""
 
 import sqlite3
 from contextlib import closing

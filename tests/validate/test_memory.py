@@ -111,7 +111,7 @@ def test_the_command_prints_what_was_found(capsys: pytest.CaptureFixture[str], t
     largest = max(found().measured, key=lambda one: abs(one.error or 0))
     first = next(line for line in lines if largest.case.name in line)
     assert first.endswith(signed_percent(largest.error))
-    assert all(f"not asked: {count} × {why}" in lines for why, count in found().left_out.items())
+    assert all(f"not predicted: {count} × {why}" in lines for why, count in found().left_out.items())
 
 
 @measured

@@ -200,7 +200,7 @@ def test_a_repetition_that_was_cut_short_is_measured_again(
             validate_run(database, config, estimator, keys_of, options)
         kept = database.records(MeasuredStep)
         assert len(kept) == 2  # nothing that was measured is lost
-        # Fewer steps asked for: there are enough, but of some rounds only, and the last one is traced.
+        # Fewer steps requested: there are enough, but of some rounds only, and the last one is traced.
         report = validate_run(database, config, estimator, keys_of, RunOptions(repetitions=1, steps=10))
         assert trained == [2, 2]
         assert {len(step.repetitions_s) for job in report.jobs for step in job.steps} <= {10, 12}

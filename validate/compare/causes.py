@@ -64,7 +64,7 @@ def find_causes(
 def _attention(operators: Sequence[Row], slowdown: float, kernel: str) -> Iterator[Cause]:
     """Attention by another kernel than predicted: fused where unfused was expected, or unfused where fused was.
 
-    A common slowdown of all products is not counted. `kernel` is the one that was asked for.
+    A common slowdown of all products is not counted. `kernel` is the predicted one.
     """
     rows = [row for row in operators if _is_attention(row)]
     excess_s = sum(row.excess_s for row in rows)

@@ -153,7 +153,7 @@ function summary(rows, front) {
   return `${rows.length} layouts by time and memory; the Pareto front goes from ${ends.join(" to ")}. Arrow keys walk along it, Enter chooses. The same figures are in the table.`;
 }
 
-/** uPlot's drawing of a series of points, with a line through them where asked. */
+/** uPlot's drawing of a series of points, with a line through them on request. */
 function dots(fill, size, isLine = false) {
   return (plot, seriesIndex) => {
     const { ctx } = plot;

@@ -1,4 +1,4 @@
-"""How much memory a collective is said to need, where no machine has it."""
+"""How much memory a collective is predicted to need, beyond any machine's."""
 
 import re
 

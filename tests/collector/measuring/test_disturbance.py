@@ -1,4 +1,4 @@
-"""What disturbs a measurement is noticed, stored as a flag, and measured again when asked for."""
+"""What disturbs a measurement is noticed, stored as a flag, and measured again on request."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""How long one turn of real steps may take: as long as was asked for, whatever torch's own limit is."""
+"""How long one turn of real steps may take: as long as requested, whatever torch's own limit is."""
 
 import os
 import time

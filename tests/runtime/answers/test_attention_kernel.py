@@ -1,4 +1,4 @@
-"""Attention asked for another kernel than the measured one: times, intervals, sentences, refusals."""
+"""Attention with another kernel than the measured one: times, intervals, sentences, refusals."""
 
 import math
 from collections.abc import Callable

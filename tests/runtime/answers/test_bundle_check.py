@@ -1,4 +1,4 @@
-"""`check_bundle`: what a sound bundle is asked, and what is found in one that is not."""
+"""`check_bundle`: the checks of a sound bundle, and the findings in one that is not."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -254,7 +254,7 @@ ALIKE = ("bias_add", "qkv_split", "embedding_mask")
 def test_elementwise_operators_take_as_long_as_a_residual_addition_that_moves_as_much(
     make_bundle: Make,
 ) -> None:
-    # Whatever is asked of the bundle's residual addition takes 30 µs: it moves 3 elements, and a bias 2 (backward 1),
+    # Every residual addition of the bundle takes 30 µs: it moves 3 elements, and a bias 2 (backward 1),
     # for each one of the product. The workloads in its trained range are all of one element.
     path = make_bundle({"residual_add": 30.0}, without=ALIKE, largest=1.0)
     rows = {
@@ -323,7 +323,7 @@ def test_a_linear_s_gradients_are_products_too(make_bundle: Make, linear_model: 
 def test_the_other_pass_is_asked_for_what_was_measured(
     make_bundle: Make, linear_model: Callable[..., bytes]
 ) -> None:
-    """A million µs per key-value head: asked with one per query head if all measured rows have that.
+    """A million µs per key-value head: evaluated with one per query head if all measured rows have that.
 
     Five products instead of two, and a fifth longer for each.
     """

@@ -60,7 +60,7 @@ def test_a_cut_model_is_refused() -> None:
 
 
 def test_numbers_are_read_as_protobuf_reads_them() -> None:
-    """Negative and large integers have ten bytes; a Gather of them names what it was asked for."""
+    """Negative and large integers have ten bytes; a Gather of them names the requested column."""
     for index in ([-1, 0, 2], [-3]):
         check_graph(model_of([node("Gather", "workload", "index", axis=1)], index=index), 3)
     with pytest.raises(DataError, match="takes columns -4 to 0 of 3"):

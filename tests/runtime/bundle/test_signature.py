@@ -127,7 +127,7 @@ def test_what_cannot_be_signed_is_one_line(
     (tmp_path / "no-key").write_text("not a key")
     locked = tmp_path / "locked"
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "secret phrase", "-f", locked], check=True)
-    # No one can be asked for the phrase.
+    # No one can enter the phrase.
     monkeypatch.setenv("SSH_ASKPASS", "/bin/false")
     monkeypatch.setenv("SSH_ASKPASS_REQUIRE", "force")
     for key, message in (

@@ -1,4 +1,4 @@
-"""How an operator's time came about: what was asked, who answered, and its part in the step."""
+"""How an operator's time came about: its workload, its source, and its part in the step."""
 
 import json
 from collections.abc import Callable

@@ -134,7 +134,7 @@ def test_the_peak_of_a_cpu_is_measured(make_bundle: Make, tmp_path: Path) -> Non
     found = predict(tmp_path / "cpu.kcast")
     assert found.peak == peak
     assert found.mfu == pytest.approx(found.flops_per_s_per_device / 1e12)
-    # A rate in another element type is not the one that is asked for.
+    # A rate in another element type is not used.
     other = replace(peak, dtype="bfloat16")
     write_bundle(tmp_path / "other.kcast", replace(read.manifest, peaks=(other,)), read.files)
     assert predict(tmp_path / "other.kcast").peak is None

@@ -56,7 +56,7 @@ def test_a_script() -> None:
             "schedule": "1f1b",
         }.items()
     )
-    # Megatron-LM spreads layers evenly, as kernelcast does where nothing else is asked for.
+    # Megatron-LM spreads layers evenly, as kernelcast does by default.
     assert "layer_counts" not in fields(SCRIPT)
     assert fields(SCRIPT, layer_split="paper")["layer_counts"] == (8, 8, 8, 8)
 

@@ -79,7 +79,7 @@ def test_torchtitans_hybrid_sharding() -> None:
     assert "shard_group" not in fields("[parallelism]\ndata_parallel_replicate_degree = 1\n", devices=32)
     with pytest.raises(UsageError, match="dp is 30, expected a multiple of the 4 replicas of sharded ranks"):
         fields(rest, devices=30)
-    # What is asked for goes before the file.
+    # Given options override the file.
     assert fields(rest, devices=32, shard_group=4)["shard_group"] == 4
     layout = Parallelism(pp=1, tp=1, dp=16, micro_batch=1, micro_batches=1, zero=3, shard_group=8)
     job = Job(model=MODEL, parallelism=layout, gpus_per_node=8, dtype="bfloat16")

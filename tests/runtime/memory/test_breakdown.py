@@ -29,7 +29,7 @@ ONE: dict[str, Any] = {
 @settings(max_examples=15)
 def test_ops_add_up_to_the_whole(question: tuple[ModelConfig, Parallelism, dict[str, Any]]) -> None:
     model, layout, options = question
-    # 8-bit copies are gathered of the largest layer, whichever op is asked for.
+    # 8-bit copies are gathered of the largest layer, whichever op is explained.
     layout = replace(layout, fp8_recipe="none", fp8_dispatch=False, fp8_weights=False)
     _, whole = bytes_by_stage(model, layout, **options)
     names = op_names(model, layout)

@@ -87,7 +87,7 @@ def test_every_piece_is_asked_once(estimator: Estimator, monkeypatch: pytest.Mon
     for layouts, _ in space.blocks():
         before = len(asked)
         assert sum(len(group.rows) for group in engine.configurations(layouts)) == len(layouts)
-        # All pieces of a block are asked together: every regressor at most once.
+        # All pieces of a block are priced together: every regressor at most once.
         assert len(set(asked[before:])) == len(asked[before:]) > 0
     before = len(asked)
     for layouts, _ in space.blocks():

@@ -1,4 +1,4 @@
-"""Servers that redirect: on their own host they are followed, to another only when that was asked for."""
+"""Servers that redirect: on their own host they are followed, to another only with --other-hosts."""
 
 from pathlib import Path
 

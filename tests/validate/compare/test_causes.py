@@ -1,4 +1,4 @@
-"""Each cause is named when a step that ran as predicted is changed in that one thing, and no other is."""
+"""Each cause is named when a step that ran as but was predicted as changed in that one thing, and no other is."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -51,7 +51,8 @@ def test_another_attention_kernel(ran: Ran, estimate: Estimate) -> None:
     cause = only(traced, estimate)
     assert cause.kind == "attention"
     assert cause.line == (
-        "attention ran as products with a softmax, predicted is flash_attention: not the expected attention kernel"
+        "attention ran as products with a softmax, but was predicted as flash_attention: not the expected "
+        "attention kernel"
     )
     # Two layers of 10 µs forward and 20 µs backward were predicted.
     assert cause.excess_s == pytest.approx(4e-4 - 6e-5)
@@ -67,7 +68,7 @@ def test_a_slower_kernel_of_the_same_attention(ran: Ran, estimate: Estimate) -> 
         "attention (memory-efficient) takes 4.00 × the predicted time: perhaps not the expected kernel"
     )
     assert cause.excess_s == pytest.approx(3 * 6e-5)
-    # Where a kernel was asked for, it is the one that was expected.
+    # A selected kernel is the expected one.
     asked = replace(estimate, parallelism=replace(estimate.parallelism, attention_kernel="flash-2"))
     assert only(ran(slower), asked).line.endswith(": perhaps not the expected kernel, flash-2")
 
@@ -219,7 +220,7 @@ SLOW_PRODUCTS = [
             [*PRODUCTS, row("flash_attention", 5.0, 2.0, variants=("b", "a")), row("softmax", 0.5, None)],
             [
                 SLOW_PRODUCTS[0],
-                ("attention", 3.5, "attention ran as flash_attention and products with a softmax, predicted is "
+                ("attention", 3.5, "attention ran as flash_attention and products with a softmax, but was predicted as "
                  "flash_attention: not the expected attention kernel"),
                 SLOW_PRODUCTS[1],
             ],
@@ -236,13 +237,13 @@ SLOW_PRODUCTS = [
         ([*PRODUCTS, row("flash_attention", 6.0, 2.0)], SLOW_PRODUCTS),  # of the products and of its interval
         (
             [row("flash_attention", None, 2.0), row("gemm attention_scores", 3.0, None)],
-            [("attention", 1.0, "attention ran as no kernel that is known, predicted is flash_attention: not the "
-              "expected attention kernel")],
+            [("attention", 1.0, "attention ran as no kernel that is known, but was predicted as flash_attention: not "
+              "the expected attention kernel")],
         ),
         (  # The five longest that are slow; a time in its interval is none.
             [*(row(f"layer_norm {n}", 3.0 + n, 1.0, low_s=0.5) for n in range(6, 0, -1)), row("gelu", 2.0, 1.0)],
             [
-                ("operator", 2.0 + n, f"layer_norm {n} (forward) takes {3 + n},000.00 ms a step, predicted are "
+                ("operator", 2.0 + n, f"layer_norm {n} (forward) takes {3 + n},000.00 ms a step, predicted: "
                  "1,000.00 ms (500.00 to 2,000.00)")
                 for n in range(6, 1, -1)
             ],
@@ -280,15 +281,15 @@ def test_causes_in_operators(
         ),
         (
             row("all_gather", 3.0, 1.0, by_rank_s={1: 2.5}, measured_bytes=1.05, predicted_bytes=1),
-            [("all_gather", 1.5, "exposed all_gather: 2,500.0 ms a step on the rank that waits least, predicted are "
-              "1,000.0 ms (above its interval): less is hidden, or the network is slower")],
+            [("all_gather", 1.5, "exposed all_gather: 2,500.0 ms a step on the rank that waits least, above the "
+              "interval of the predicted 1,000.0 ms: less is hidden, or the network is slower")],
         ),
         (row("all_gather", 2.0, 1.0), []),
         (row("all_gather", None, 1.0), []),
         (
             row("broadcast", 0.5, None),
-            [("broadcast", 0.5, "exposed broadcast: 500.0 ms a step on the rank that waits least, predicted are "
-              "0.0 ms (above its interval): less is hidden, or the network is slower")],
+            [("broadcast", 0.5, "exposed broadcast: 500.0 ms a step on the rank that waits least, above the "
+              "interval of the predicted 0.0 ms: less is hidden, or the network is slower")],
         ),
     ],
 )  # fmt: skip

@@ -1,6 +1,6 @@
 """What `compare` says of real training on this machine with one thing changed in it, whose cause is therefore known.
 
-What is predicted is what an unchanged training took. Verdicts depend on times: their tests are marked
+The prediction is the time of an unchanged training. Verdicts depend on times: their tests are marked
 `quiet`, and `make verdicts` runs them on a machine without other work.
 """
 
@@ -122,7 +122,11 @@ def test_another_batch(compared: Compared, model: str) -> None:
 @pytest.mark.parametrize(
     ("change", "kind", "words"),
     [
-        ("attention not fused", "attention", "ran as products with a softmax, predicted is flash_attention"),
+        (
+            "attention not fused",
+            "attention",
+            "ran as products with a softmax, but was predicted as flash_attention",
+        ),
         ("norms not fused", "unknown_kernels", "layer_norm"),
         ("GELU not fused", "unknown_kernels", "gelu"),
     ],

@@ -107,7 +107,7 @@ def test_what_has_no_experts_is_the_same_however_those_are_spread() -> None:
 
 
 def test_sizes_of_models_of_other_lengths_are_found_without_comparing_them() -> None:
-    """A server is asked for many models: where their hashes are the same, every look-up compares them all."""
+    """A server predicts many models: where their hashes are the same, every look-up compares them all."""
     several = [replace(MODEL, sequence_length=length) for length in range(64, 1064)]
     named = [replace(MODEL, name=f"model-{number}") for number in range(1000)]
     for models in (several, named):

@@ -77,7 +77,7 @@ _SITE = "site file"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoadedBundle:
+class Loaded:
     """One bundle and one site, as they were when they were loaded. No path of this machine is in any answer.
 
     `models` are the built-in ones and the site's by name, `fabrics` the site's; `site` are its fields, without bundle
