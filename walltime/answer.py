@@ -325,4 +325,4 @@ def _warnings(found: Walltime, estimate: Estimate, asked_s: float | None) -> lis
         lines.append(f"the bundle's calibration is not applied: it was {calibration.reason}")
     # What the bundle never holds is no matter of this job.
     doubts = (one for one in estimate.doubts if one.has_influence and one.cause is not Cause.LEFT_OUT)
-    return [*lines, *(f"the prediction is less certain: {doubt.line}" for doubt in doubts)]
+    return [*lines, *(f"the prediction is less certain, {doubt.line}" for doubt in doubts)]

@@ -286,7 +286,7 @@ class FoundModel:
         """The same, with a length of training; UsageError where only the longest is known."""
         if self.longest:
             raise UsageError(
-                f"{self.longest}, the longest sequence that the model serves, expected that of training "
-                "(--sequence-length)"
+                f"{self.longest}, the longest sequence that the model serves, expected sequence_length "
+                "(--sequence-length) of training"
             )
         return self

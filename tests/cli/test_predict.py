@@ -59,7 +59,7 @@ def test_utilisation(make_bundle: Make, model_file: Path, run: Run) -> None:
 def test_memory_without_a_unit_is_refused(make_bundle: Make, model_file: Path, run: Run) -> None:
     error = run(make_bundle(), model_file, "--gpu-memory", "80").exception
     assert isinstance(error, UsageError)
-    assert str(error).startswith("gpu_memory is '80' without a unit, expected one of B, kB, MB, GB, ")
+    assert str(error).startswith("--gpu-memory is '80' without a unit, expected one of B, kB, MB, GB, ")
 
 
 def test_memory_of_no_device_is_refused(make_bundle: Make, model_file: Path, run: Run) -> None:
@@ -142,7 +142,7 @@ def test_what_would_make_it_fit() -> None:
     assert "What would make it fit\n  change " in text
     assert "\n  recompute full " in text
     one = CliRunner().invoke(predict, [*arguments, "--tp", "1", "--dp", "1", "--gpu-memory", "1GB"]).output
-    assert "  no single change, also not with full recomputation\n" in one
+    assert "  no single change, not even with full recomputation\n" in one
     assert "What would" not in CliRunner().invoke(predict, [*arguments, "--recompute", "full"]).output
 
 
@@ -210,8 +210,8 @@ def test_an_option_without_effect_is_refused_of_every_question(
 @pytest.mark.parametrize(
     ("size", "heading", "verdict"),
     [
-        ("80GB", "fits into 74.5 GiB (asked)", "yes"),
-        ("5kB", "does NOT fit into 4.9 KiB (asked)", "NO"),
+        ("80GB", "fits into 74.5 GiB (given)", "yes"),
+        ("5kB", "does NOT fit into 4.9 KiB (given)", "NO"),
         (None, "a device's size is not known (--gpu-memory)", None),
     ],
 )
@@ -360,7 +360,11 @@ def test_warnings_are_shown_by_cause(make_bundle: Make, model_file: Path, run: R
             "micro_batches and global_batch are both given, expected one",
         ),
         (["--sequence-length", "0"], UsageError, "--sequence-length is '0', expected a whole number from 1"),
-        (["--gpu-memory", "much"], UsageError, "gpu_memory is 'much', expected a size such as 80GB or 40GiB"),
+        (
+            ["--gpu-memory", "much"],
+            UsageError,
+            "--gpu-memory is 'much', expected a size such as 80GB or 40GiB",
+        ),
         (["--explain", "rop"], UsageError, "operator rop is unknown; of this step nearest is rope"),
         (["--explain", "gelu", "--db", "none.db"], DataError, "none.db: no such database; expected a file"),
         (["--model", "gpt-2o"], UsageError, "model 'gpt-2o' is unknown, nearest is gpt-20b"),

@@ -41,20 +41,18 @@ def test_a_length_that_is_only_the_longest_is_asked_for(bundle: Path, tmp_path: 
     }
     path = tmp_path / "long.json"
     path.write_text(json.dumps(config))
-    said = (
-        f"model file {path}: max_position_embeddings is 131072, the longest sequence that the model serves, "
-    )
-    asked = "expected sequence_length (--sequence-length) with the tokens of a sequence in training"
+    said = f"model file {path}: max_position_embeddings is 131072, the longest sequence that the model serves"
+    asked = "expected sequence_length (--sequence-length) of training"
     error = run(bundle, path).exception
     assert isinstance(error, UsageError)
-    assert str(error) == said + asked
+    assert str(error) == f"{said}, {asked}"
     values = document(bundle, path, "--sequence-length", "16")
     assert "model_notes" not in values
     # A prediction says what it took.
     layout = "--micro-batch 1 --micro-batches 1"
     arguments = ["--bundle", str(bundle), "--model", str(path), *layout.split(), "--json"]
     result = CliRunner().invoke(predict, arguments)
-    note = f"{said}it is predicted unless sequence_length is given"
+    note = f"{said}; it is predicted unless sequence_length is given"
     assert " ".join(result.stderr.split()) == f"warning: {note}"
     assert json.loads(result.stdout)["model_notes"] == [note]
     quiet = CliRunner().invoke(kernelcast, ["predict", *arguments, "--quiet"])
@@ -203,7 +201,7 @@ def test_limits_and_ranking(bundle: Path, model_file: Path) -> None:
             ("--reserved-memory", "2"),
             "reserved_memory is '2' without a unit, expected one of B, kB, MB, GB, TB, KiB, MiB, GiB, TiB, as in 2GB",
         ),
-        (("--gpu-memory", "much"), "gpu_memory is 'much', expected a size such as 80GB or 40GiB"),
+        (("--gpu-memory", "much"), "--gpu-memory is 'much', expected a size such as 80GB or 40GiB"),
         (("--top", "0"), "--top is '0', expected a whole number from 1 to 10000"),
         (("--gpus-per-node", "0"), "--gpus-per-node is '0', expected a whole number from 1 to 1000000"),
         (("--dask", "here"), "dask is 'here', expected a scheduler's address such as tcp://127.0.0.1:8786"),

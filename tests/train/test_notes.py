@@ -46,7 +46,7 @@ def test_contradicting_rows_are_named(database: Database, measure: Measure, tmp_
     [note] = train_bundle(database, tmp_path / "one.kcast").notes
     assert (note.operator, note.direction) == ("gelu", Direction.FORWARD)
     assert note.text.startswith("2 workloads were measured several times with times up to 3× apart (worst: [")
-    assert note.text.endswith("]); the middle one counts")
+    assert note.text.endswith("]); the median counts")
 
 
 def test_one_layout_only_is_said(database: Database, measure: Measure, tmp_path: Path) -> None:

@@ -123,7 +123,7 @@ def test_what_the_job_gets_decides(ask: Ask) -> None:
 def test_nodes_that_the_layout_does_not_fill_are_refused(ask: Ask) -> None:
     for nodes in (1, 5):
         with pytest.raises(
-            UsageError, match=rf"needs 2 node\(s\) of 1 GPU\(s\) \(asked\), expected {nodes}, as"
+            UsageError, match=rf"needs 2 node\(s\), 1 per node \(given\), expected {nodes} as"
         ):
             ask(gpus_per_node=1, allocation=Allocation(nodes=nodes))
 
@@ -153,8 +153,8 @@ def test_a_limit_that_is_too_short(ask: Ask) -> None:
     enough = ask().walltime.low_s
     assert ask(asked_s=enough + 1).warnings == ()
     (warning,) = ask(asked_s=enough - 1).warnings
-    assert "is shorter than the " in warning
-    assert warning.endswith(f"{format_time(ask().walltime.walltime_s)} would do")
+    assert "is shorter than the predicted minimum of " in warning
+    assert warning.endswith(f"; request {format_time(ask().walltime.walltime_s)}")
 
 
 def test_extrapolation_is_told(tmp_path: Path, make_bundle: Make) -> None:

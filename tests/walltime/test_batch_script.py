@@ -85,7 +85,7 @@ def test_slurms_options(line: str, options: dict[str, str]) -> None:
         ("steps=1 steps=2", "job.sh line 2: steps is given again, first in job.sh line 2"),
         ("steps=0", "job.sh line 2: steps is '0', expected a whole number from 1 to 1e12"),
         ("step=1", "job.sh line 2: field 'step' is unknown (did you mean steps?)"),
-        ("models=m", "job.sh line 2: field models is set here, expected in the site file only"),
+        ("models=m", "job.sh line 2: field models is set here, expected only in the site file"),
         (
             "model='a",
             'job.sh line 2: no closing quotation in "#KERNELCAST model=\'a", expected field=value …',

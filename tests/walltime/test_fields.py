@@ -110,7 +110,7 @@ def test_refuses(name: str, value: object, message: str) -> None:
 
 
 def test_the_folder_of_models_is_the_sites() -> None:
-    with pytest.raises(UsageError, match=r"^file: field models is set here, expected in the site file only$"):
+    with pytest.raises(UsageError, match=r"^file: field models is set here, expected only in the site file$"):
         give([("models", "m")], origin="file", folder=HERE)
 
 
@@ -145,4 +145,4 @@ def test_old_names_are_read_as_the_new_ones() -> None:
 def test_a_field_by_two_names_is_one_line() -> None:
     with pytest.raises(UsageError) as raised:
         give([("tp", 2), ("mp", 2)], origin="file", folder=HERE)
-    assert str(raised.value) == "file: mp is given again, first in file (mp and tp are one field)"
+    assert str(raised.value) == "file: mp is given again, first in file (mp is an old name of tp)"

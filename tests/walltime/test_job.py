@@ -128,7 +128,7 @@ def test_slips_in_a_job_file_name_file_and_field(tmp_path: Path) -> None:
         ("step = 1", "field 'step' is unknown"),
         ("steps = 0", "steps is 0, expected a whole number from 1 to 1e12"),
         ("[steps]\na = 1", "steps is {'a': 1}, expected a whole number"),
-        ('models = "m"', "field models is set here, expected in the site file only"),
+        ('models = "m"', "field models is set here, expected only in the site file"),
     ):
         path.write_text(text)
         with pytest.raises(UsageError) as raised:

@@ -71,5 +71,7 @@ def test_the_memory_must_be_known(ask: Ask) -> None:
         lambda: largest_sequence_length(request),
         lambda: largest_global_batch(request, micro_batches=1, micro_batch=None),
     ):
-        with pytest.raises(UsageError, match=r"^gpu_memory is not given and the bundle knows none"):
+        with pytest.raises(
+            UsageError, match=r"^gpu_memory is neither given nor in the bundle, which largest needs"
+        ):
             function()

@@ -184,7 +184,7 @@ def test_an_older_index_is_refused(public: Path, keys: Path, tmp_path: Path) -> 
     older = Path(shutil.copytree(public, tmp_path / "older"))
     publish(SMALL, public, key=keys / "a", about={"contact": "new"})
     refresh(source(public, keys))
-    refused(source(older, keys), tmp_path / "new.db", "older than the one of .* that was seen")
+    refused(source(older, keys), tmp_path / "new.db", "before the index of .* that was fetched earlier")
 
 
 BUNDLE = {

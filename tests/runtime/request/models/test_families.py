@@ -80,9 +80,7 @@ def test_a_length_that_is_only_the_longest(tmp_path: Path) -> None:
     assert found.all_notes == (f"{said}; it is predicted unless sequence_length is given",)
     with pytest.raises(UsageError) as caught:
         found.require_length()
-    assert str(caught.value) == (
-        f"{said}, expected sequence_length (--sequence-length) with the tokens of a sequence in training"
-    )
+    assert str(caught.value) == f"{said}, expected sequence_length (--sequence-length) of training"
     given = find_model(path, sequence_length=4096)
     assert given.require_length().model.sequence_length == 4096
     assert given.all_notes == ()
