@@ -21,7 +21,7 @@ from kernelcast.runtime.catalogue import hardware_bundle
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 SHIPPED = "a100-sxm"
-"""The hardware whose bundle is loaded where none is given: it has operators of its own for all layers of a GPT."""
+"""The default hardware: its bundle has measured operators for all layers of a GPT."""
 
 Part = Callable[..., Mapping[str, float]]
 

@@ -112,7 +112,7 @@ def field_options(*fields: Field, as_text: bool = False, required: Collection[st
                 "metavar": field.unit.upper() or _METAVARS.get(field.name, field.kind.metavar)
             }
             if field.kind is FLAG:
-                # `--rotary` alone is true; `--rotary false` takes back what a stack or a file says.
+                # `--rotary` alone is true; `--rotary false` overrides a stack or a file.
                 more |= {"is_flag": False, "flag_value": "true"}
             if not as_text:
                 more |= {"callback": _reading(field.kind)}
@@ -234,7 +234,7 @@ def wish_options(function: F) -> F:
 
 
 def take_wish(fields: dict[str, Any]) -> Wish:
-    """Take the wish out of a command's arguments; UsageError for a price that is none, or of an unknown device."""
+    """Take the wish out of a command's arguments; UsageError for an invalid price, or an unknown device."""
     values = {name: fields.pop(name) for name in (*WISHES, "rank_by")}
     return Wish(**values, prices=_prices(fields.pop("price")))
 

@@ -104,7 +104,7 @@ class DefaultGroup(LazyGroup):
         self.default = default
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Name the default command where none is named."""
+        """Insert the default command if none is given."""
         is_named = bool(args) and args[0] in self.verbs
         return super().parse_args(ctx, args if is_named else [self.default, *args])
 

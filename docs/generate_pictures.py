@@ -1,6 +1,6 @@
 """Write the pictures in docs/ that show pages, from the pages as they are, in a headless Chromium (`make pictures`).
 
-    python docs/generate_pictures.py            # all, a few minutes: one is of a training
+    python docs/generate_pictures.py            # all, a few minutes: one shows a training
     python docs/generate_pictures.py explore    # some: explore, predict, report, datasette
 
 Needs Playwright and Pillow (extra `dev`) and Debian's chromium.

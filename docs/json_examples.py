@@ -275,7 +275,7 @@ def _of_traces(folder: Path) -> Iterator[dict[str, Any]]:
     yield _printed("trace diff", *paths)
     asked = ("--hardware h100-sxm --model", model, "--dp 2 --micro-batch 1 --micro-batches 1")
     yield _printed("compare", *paths, *asked)
-    yield _printed("compare", *paths, *asked, "--dp 1 --tp 2")  # another layout on as many devices
+    yield _printed("compare", *paths, *asked, "--dp 1 --tp 2")  # another layout on the same number of devices
     yield _printed("compare", "--log", log, *asked)
     yield _printed("db diff", database, DATA / "small.db")
 

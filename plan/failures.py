@@ -1,7 +1,7 @@
 """How often nodes fail: published sites, and own counts on top of them; the distribution of times between failures.
 
 Sites differ by more than their counts explain, so that the rate of a new site is a Gamma distribution fitted to the
-rates of published ones, each site once. Counts of one's own turn it into its posterior (a Gamma again: conjugate to
+rates of published ones, each site once. Your own counts turn it into a posterior (a Gamma again: conjugate to
 Poisson counts); few events leave it wide.
 """
 

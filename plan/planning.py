@@ -232,7 +232,7 @@ def _restart(
 def _run(
     own: Mapping[str, Any], checkpoint: Checkpoint, restart: Restart, *, simulations: int, **others: Any
 ) -> Run:
-    """The run, with the best interval between checkpoints where none is given."""
+    """The run, by default with the best interval between checkpoints."""
     run = Run(
         interval_steps=own.get("checkpoint_every", 1),
         stall_s=checkpoint.stall_s,

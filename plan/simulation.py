@@ -82,7 +82,7 @@ def simulate(
     )
     total_s += (jobs - 1) * run.job_overhead_s + stops * (run.maintenance_s + run.restart_s)
     if run.queue_s:
-        total_s += run.queue_s * random.gamma(jobs)  # the sum of as many exponential waits
+        total_s += run.queue_s * random.gamma(jobs)  # the sum of `jobs` exponential waits
     return Simulated(total_s=total_s, work_s=steps * run.step_s * drawn.step, failures=failures)
 
 

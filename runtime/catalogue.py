@@ -34,7 +34,7 @@ from kernelcast.runtime.shipped import BUNDLES, HARDWARE, POWER, SUMS, TRANSFERS
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hardware:
     """A device by its short name (a row of devices.toml), with the kernels of some software, and its usual fabric's
-    name. `bundle` holds the operators measured on it, None where none were; `donors` answer, in order, for what it
+    name. `bundle` holds the operators measured on it, if any; `donors` answer, in order, for what it
     lacks.
     """
 

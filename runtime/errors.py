@@ -312,7 +312,7 @@ def unknown(what: str, name: object, known: Iterable[str], *, instead: str = "")
 
 
 def alternatives(name: str, known: Iterable[str]) -> str:
-    """Words for an error about a name that none has: the nearest ones, or all where none is near.
+    """Words for an error about an unknown name: the nearest names, or all if none is near.
 
     >>> alternatives("h100-smx", ["h100-sxm", "h100-pcie", "gh200"])
     'nearest is h100-sxm'

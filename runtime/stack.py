@@ -227,7 +227,7 @@ def shipped_stacks() -> tuple[str, ...]:
 
 @cache
 def stack_named(name: str) -> Stack:
-    """A stack that ships; UsageError where none has that name."""
+    """The shipped stack of this name; else UsageError."""
     if name not in shipped_stacks():
         raise unknown("stack", name, shipped_stacks(), instead="the path of a .toml file works too")
     return read_stack(STACKS / f"{name}.toml")

@@ -150,7 +150,7 @@ def _without_shapes(values: Mapping[Work, Any]) -> dict[Work, Any]:
 
 
 def _path(work: Work) -> tuple[str, ...]:
-    """Modules without the numbers of their instances; the operator where there is none."""
+    """Modules without their instance numbers; the operator outside modules."""
     if not work.scope:
         return (f"{work.operator or work.kernel}{f' ({work.direction})' if work.direction else ''}",)
     return tuple(_INSTANCE.sub("", part) for part in work.scope.split(_INSIDE))

@@ -99,7 +99,7 @@ def stored_merges(connection: sqlite3.Connection) -> list[Merge]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainedBundle:
-    """A bundle whose training the database recorded; `operators` are those with samples of a merge taken back."""
+    """A bundle whose training the database recorded; `operators` had samples of a reverted merge."""
 
     digest: str
     trained_at: str
@@ -112,7 +112,7 @@ class TrainedBundle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reverted:
-    """Merges that were taken back: rows removed per table, rows that stay because others refer to them.
+    """Reverted merges: rows removed per table, rows that stay because others refer to them.
 
     `bundles` were trained with this database when it had samples of theirs.
     """
@@ -125,7 +125,7 @@ class Reverted:
 
 
 def revert_merge(path: Path, prefix: str) -> Reverted:
-    """Take back the merge whose id starts with `prefix`, in one transaction.
+    """Revert the merge whose id starts with `prefix`, in one transaction.
 
     Removed are rows that only this merge brought. A row that a row of the database's own refers to, such as hardware
     that was measured on since, stays and is its own from then on: the content is as if the merge had not been.
@@ -148,7 +148,7 @@ def revert_merge(path: Path, prefix: str) -> Reverted:
 
 
 def revert_merges(path: Path, chosen: Callable[[Sequence[Merge]], Sequence[Merge]]) -> Reverted:
-    """Take back the merges that `chosen` returns of all, in one transaction; as `revert_merge`."""
+    """Revert the merges that `chosen` selects, in one transaction; as `revert_merge`."""
     check_file(path)
     with (
         reported(path),

@@ -34,7 +34,7 @@ _DATA = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="ut
 _CONVOLUTIONS: Mapping[str, tuple[int, int, int, int]] = _DATA["convolutions"]
 _WRAPPER, _INNER = "aten::convolution_backward", "aten::_slow_conv2d_backward"
 _BEYOND = 2**31
-_IMAGE_CHANNELS = 4  # a convolution of as many or fewer reads images, which need no gradient
+_IMAGE_CHANNELS = 4  # a convolution of at most this many input channels reads images, which need no gradient
 _ELEMENTWISE = frozenset(f"aten::{name}" for name in _DATA["elementwise"])
 
 

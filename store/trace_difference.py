@@ -48,7 +48,7 @@ without marks the trace."""
 _STEP = "coalesce(step_index, 0)"
 _GROUPS = 16, 15, 13
 """Steps are summed in groups, whose scatter tells chance from a cause: by the first of these divisors that gives most,
-as counted steps may all lie as many steps from each other."""
+because counted steps may lie equally far from each other."""
 _STEPS = "SELECT {group}, count(*) FROM step_time WHERE run_id = ? AND {where} GROUP BY {group}"
 _INSIDE = " / "
 

@@ -60,7 +60,7 @@ def write_trace_page(
 
 
 def trace_page(database: Database, report: TraceReport, *, notes: Sequence[str] = ()) -> str:
-    """The page of a report; `notes` are of reading the traces."""
+    """The page of a report; `notes` are about the reading of the traces."""
     step_ms = sum(report.parts_ms.values())
     title = f"A traced step: {seconds(step_ms / 1e3)}"
     tiles = [tile("step", seconds(step_ms / 1e3), "mean over steps and ranks")] + [

@@ -70,7 +70,7 @@ class Table:
         return tuple(sorted({(int(nodes), int(gpus)) for nodes, gpus in self.workloads[:, -2:]}))
 
     def in_layout(self, layout: Layout) -> npt.NDArray[np.bool_]:
-        """Which rows of a collective are of a layout, [rows]."""
+        """Which rows of a collective have a layout, [rows]."""
         rows: npt.NDArray[np.bool_] = (self.workloads[:, -2:] == layout).all(axis=1)
         return rows
 

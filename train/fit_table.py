@@ -62,7 +62,7 @@ class FitTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fitted:
-    """A regressor's ONNX model and entry; `selected` is None where both were taken over from an earlier bundle."""
+    """A regressor's ONNX model and entry; `selected` is None if both are from an earlier bundle."""
 
     selected: Selected | None
     model: bytes

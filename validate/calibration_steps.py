@@ -166,7 +166,7 @@ def _run(step: MeasuredStep) -> MeasuredRun:
     layout: dict[str, Any] = {name: options[name] for name in _LAYOUT if name in options}
     if isinstance(layout.get("layer_counts"), list):
         layout["layer_counts"] = tuple(layout["layer_counts"])
-    # Steps that do not say their layers are of versions that knew no other split.
+    # Steps without layer counts were stored by versions with only one split.
     layout.setdefault("layer_split", "paper")
     layout.setdefault("recompute", "full" if step.recomputation else "none")
     layout |= values_of(step, "pp", "tp", "dp", "micro_batch", "micro_batches")

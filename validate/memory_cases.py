@@ -29,7 +29,7 @@ MEASURED: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedCase:
-    """A measured step as a question. `measured_bytes` is None where a step ran whose memory was not logged."""
+    """A measured step as a question. `measured_bytes` is None for a step whose memory was not logged."""
 
     source: str
     name: str

@@ -40,7 +40,7 @@ def add_runs(path: Path, *, replace: bool = False) -> AddedRuns:
     """Check a runs file, predict its steps, and copy it into `own_folder()`; errors as `RunsFile.read`.
 
     UsageError too where it names no device that predicts it, or a model's file, which a copy would miss; where a
-    shipped file or, unless `replace`, another added one has its name; and where none of its steps can be predicted.
+    shipped file or, unless `replace`, another added one has its name; and if none of its steps can be predicted.
     """
     file, where = RunsFile.read(path), f"runs file {shown_path(path)}"
     if path.suffix != ".toml":

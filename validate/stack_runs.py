@@ -242,7 +242,7 @@ class StackScore:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FittedStack:
-    """A stack, and how well it does. `scores` are empty where nothing can be left out; the last of several is of all.
+    """A stack and its errors. `scores` are empty without cross-validation; the last of several is for all steps.
 
     `left_out_by` is "model" or "layout"; `unpredicted` says which steps had no part, and why. `left_out_steps` are the
     steps, each by factors that were fitted without its model (or layout), with the name of their file.
@@ -258,7 +258,7 @@ class FittedStack:
 
     @property
     def helps(self) -> bool | None:
-        """Whether steps that were left out are predicted better with it; None where none was."""
+        """Whether it reduces the cross-validated error; None without cross-validation."""
         if not self.scores:
             return None
         last = self.scores[-1]

@@ -38,7 +38,7 @@ _AS_STATED: Mapping[str, Any] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoredStep:
-    """A measured step and its prediction; `reason` says why there is none. Errors are predicted / measured - 1."""
+    """A measured step and its prediction; `reason` is set without a prediction. Errors are predicted / measured - 1."""
 
     run: MeasuredRun
     estimate: Estimate | None
@@ -72,7 +72,7 @@ class ScoredStep:
 
     @property
     def memory_errors(self) -> tuple[float, ...]:
-        """Errors of the predicted memory; empty where none was measured."""
+        """Errors of the predicted memory; empty if no memory was measured."""
         predicted, measured = self.predicted_memory_gib, self.run.memory_gib
         if predicted is None or measured is None:
             return ()

@@ -1,6 +1,6 @@
 """Matches the collectives of the ranks of a run, and relates the ranks' clocks.
 
-Collectives of a process group are matched by their recorded sequence numbers. Where none is recorded they are matched
+Collectives of a process group are matched by their recorded sequence numbers. Without numbers they are matched
 by their order of launch if names and sizes agree; recordings that begin at different calls, or lack some, by name, size
 and end, on clocks as they are or moved by what most ends agree on.
 

@@ -1,4 +1,4 @@
-"""A call of a trace as an operator of the table at a workload, or the reason why it is none."""
+"""A call of a trace as an operator of the table at a workload, or the reason why it is not recognised."""
 
 import tomllib
 from collections.abc import Mapping

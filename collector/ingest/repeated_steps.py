@@ -63,7 +63,7 @@ def _repeats_after(kinds: NDArray[np.int32]) -> int:
         found |= set((places[1:] - places[0]).tolist())
     for length in sorted(found):
         if length <= len(kinds) // 2 and np.mean(kinds[length:] == kinds[:-length]) >= _LEAST_SAME:
-            return length if length >= _LEAST_LAUNCHES else 0  # short ones are of a loop, not of a step
+            return length if length >= _LEAST_LAUNCHES else 0  # shorter ones belong to a loop, not to steps
     return 0
 
 

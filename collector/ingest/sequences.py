@@ -90,7 +90,7 @@ def sequences_of(tree: CallTree) -> dict[int, tuple[int, Recognition]]:
 def _matched(
     tree: CallTree, calls: Sequence[int], place: int, row: CallSequence
 ) -> tuple[list[int], Recognition] | None:
-    """Calls and operator of the sequence that begins at `place`; None where none does."""
+    """Calls and operator of the sequence that begins at `place`, if any."""
     own: list[int] = []
     part: list[int] = []
     for position in range(place, len(calls)):

@@ -151,7 +151,7 @@ class TraceEvents:
 
     @cached_property
     def _recording(self) -> Integers:
-        """The recording that every event is of, from 0: a file has several if the profiler paused between steps."""
+        """The number of every event's recording, from 0: a file has several if the profiler paused between steps."""
         pauses = begins_after_pauses(self._steps, self._launched_us)
         return np.searchsorted(pauses, self._launched_us, side="right")
 

@@ -96,7 +96,7 @@ def gpu_uuid(device: torch.device) -> str:
 
 
 def throttles(bits: int) -> list[str]:
-    """Names of the throttle reasons. A power limit is none: it is part of the hardware's fingerprint."""
+    """Names of the throttle reasons. A power limit does not count: it is part of the hardware's fingerprint."""
     return [words for bit, words in _THROTTLES.items() if bits & bit]
 
 

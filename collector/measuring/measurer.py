@@ -104,7 +104,7 @@ class Measurer(Closeable):
                 raise
 
     def measure(self, point: Point, run_id: str) -> list[Sample]:
-        """A sample per direction, with times or the reason why there are none; errors of an operator are not raised."""
+        """A sample per direction, with times or a reason; errors of an operator are not raised."""
         with bound(self._cores):
             return self._measure(point, run_id)
 

@@ -153,7 +153,7 @@ def shapes(dims: Any) -> tuple[tuple[int, ...], ...]:
 
 
 def shapes_text(dims: Any) -> str:
-    """Shapes of an operator's inputs as JSON; empty where none was recorded."""
+    """Shapes of an operator's inputs as JSON; empty if not recorded."""
     if not isinstance(dims, list) or not any(dims):
         return ""
     try:

@@ -137,7 +137,7 @@ class Events(Sequence[Event]):
         return [threads[number] for number in self.place.tolist()]
 
     def are(self, *categories: str) -> NDArray[np.bool_]:
-        """Which events are of the categories."""
+        """Which events belong to the categories."""
         return self.where(lambda category, _: category in categories)
 
     def where(self, is_wanted: Callable[[str, str], bool]) -> NDArray[np.bool_]:

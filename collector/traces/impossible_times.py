@@ -148,7 +148,7 @@ def _out_of_order(starts_us: Floats, slack_us: float | Floats = 0.0) -> _Mask:
 
 
 def _longest_ascending(values: Floats) -> _Mask:
-    """Which values are of the longest ascending part; of several the one with the smallest last value."""
+    """Which values belong to the longest ascending subsequence; of several the one with the smallest last value."""
     ends: list[float] = []  # the smallest last value of an ascending part of each length
     last: list[int] = []
     before: list[int] = []

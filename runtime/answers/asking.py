@@ -112,7 +112,7 @@ def answerable_kernels(bundle: Bundle) -> tuple[str, ...]:
 
 
 def measured_kernel(entry: RegressorEntry, manifest: Manifest) -> str:
-    """The kernel that a regressor's rows are of: as the entry states, else the software; empty where neither does."""
+    """The kernel of a regressor's rows: from the entry, else from the software; empty if neither states it."""
     if entry.kernel is not None:
         return entry.kernel
     found = {_kernel_of(one) for one in manifest.software}

@@ -166,7 +166,7 @@ def source_of(key: Key, entries: Collection[Key]) -> Source | None:
 
 
 def _folded(vector: Vector, entry: RegressorEntry) -> Vector:
-    """A workload with a feature of one measured value at that value, and as many more of others (`Operator.folded`)."""
+    """A workload with a feature of one measured value at that value, with the others multiplied (`Operator.folded`)."""
     folded = OPERATORS[entry.operator].folded
     if folded is None:
         return vector

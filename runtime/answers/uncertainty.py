@@ -149,7 +149,7 @@ class StepErrors:
 
 
 def devices_of(bundle: Bundle) -> str:
-    """The kind of a bundle's devices: `cpu`, `cuda` or `rocm`; empty where they are of several."""
+    """The kind of a bundle's devices: `cpu`, `cuda` or `rocm`; empty if they are of several kinds."""
     kinds = {one.kind for one in bundle.manifest.compute}
     return kinds.pop() if len(kinds) == 1 else ""
 

@@ -74,7 +74,7 @@ class BundleDifference:
 
 
 def compare_bundles(a: Bundle, b: Bundle) -> BundleDifference:
-    """What `b` has that `a` has not, and the other way round."""
+    """What only `b` has, and what only `a` has."""
     of_a, of_b = _by_level(a), _by_level(b)
     both = sorted(of_a.keys() & of_b.keys())
     changed = tuple(_change(of_a[key], of_b[key]) for key in both if of_a[key] != of_b[key])

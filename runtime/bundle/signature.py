@@ -88,7 +88,7 @@ def verify_signature(
     `allowed_signers` is a file as ssh-keygen(1) describes under ALLOWED SIGNERS; with `signer` only that one will do.
 
     Raises:
-        DataError: no signature or list, ssh-keygen is missing, or the signature is of other bytes, another namespace,
+        DataError: no signature or list, ssh-keygen is missing, or the signature is for other bytes, another namespace,
             or a key that the list does not allow.
     """
     source = Path(bundle)

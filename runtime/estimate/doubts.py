@@ -240,7 +240,7 @@ def grade_of(
 ) -> Grade:
     """The grade of a step; the reason is its interval and the most severe cause that concerns a tenth of it.
 
-    A step is not good where none like it was ever compared (`uncompared`, in words), which is the reason then.
+    A step is not good if no similar step was ever compared; `uncompared` is then the reason.
     """
     low, high = (one_s / step_s - 1 for one_s in interval_s)
     grade = next((name for name, most in _MOST_HALF_WIDTH if (high - low) / 2 <= most), GUESS)

@@ -192,7 +192,7 @@ class LayoutFile:
         with error_context(self.where):
             facts, notes, keys = self._facts(model, asked)
             fields = _without_usual_cut(model, with_devices(facts, asked), asked)
-        # What follows from several settings, dp from the devices of the job, is of the one that names the devices.
+        # The source of a field that follows from several settings (dp) is the setting with the devices.
         keys = {"dp": keys.get("devices", ()), **keys}
         sources = (
             Source(name, fields[name], key, line_of(key, self.text))

@@ -31,7 +31,7 @@ class Launch(Row):
         self.keys = (*dict.fromkeys((*flags, *LAUNCHER)), WORLD_SIZE)
 
     def write(self, facts: Facts) -> Part:
-        """As many processes on every node, as torchrun wants it."""
+        """Equal numbers of processes on every node, as in torchrun."""
         if not self.is_written:
             return Part()
         devices, per_node = facts["devices"], facts["gpus_per_node"]

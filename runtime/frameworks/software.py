@@ -18,7 +18,7 @@ _CLOSED_FORM = "closed-form"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Software:
-    """A row of software.toml, which explains the fields; `stack` is None where none ships."""
+    """A row of software.toml, which explains the fields; `stack` is None if no stack ships for it."""
 
     name: str
     title: str
@@ -87,7 +87,7 @@ def frameworks() -> Mapping[str, Software]:
 
 
 def framework_named(name: str) -> Software:
-    """A framework; UsageError where none has that name."""
+    """The framework of this name; else UsageError."""
     found = frameworks().get(name)
     if found is None:
         raise unknown("framework", name, tuple(frameworks()))

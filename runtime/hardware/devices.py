@@ -148,7 +148,7 @@ class Load(StrEnum):
 
 
 def loads_in_words(loads: Iterable[Load]) -> str:
-    """How many are of each, such as `12 sustained, 30 burst, 1 not stated`; `none` of none."""
+    """Counts per load, such as `12 sustained, 30 burst, 1 not stated`; `none` without any."""
     counts = Counter(loads)
     order = (Load.SUSTAINED, Load.BURST, Load.NOT_STATED)
     return ", ".join(f"{counts[one]} {one.in_words}" for one in order if counts[one]) or "none"

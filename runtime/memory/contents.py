@@ -242,7 +242,7 @@ def _offloaded(s: Sizes, input_op: Op, others: Sequence[Op], dropped: Sequence[N
     """What the modules that are offloaded keep."""
     modules = s.layout.offload_modules
     listed = {op_name for name in modules if name != "all" for op_name in _OFFLOADED[name]}
-    # A norm that is part of a linear is none of its own; the linear of queries, keys and values saves what it reads.
+    # A norm fused into a linear is no op of its own; the QKV linear saves the norm's input.
     apart = {one.name for one in others if one.module == "layernorm"}
     if INPUT_NORM not in apart:
         listed = listed | {INPUT} if "qkv_linear" in modules else listed - {INPUT}

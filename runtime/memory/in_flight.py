@@ -278,6 +278,6 @@ class Rows:
 
     @cached_property
     def expert_shards(self) -> Floats:
-        """Devices that ZeRO shards experts over, in as many groups as the others (`Parallelism.expert_replicas`)."""
+        """Devices that ZeRO shards experts over, in the same number of groups (`Parallelism.expert_replicas`)."""
         devices = self.layout.tp * self.replicas / (self.layout.ep * self.layout.expert_tp)
         return np.maximum(1.0, np.floor(devices * self.shards / self.replicas))

@@ -85,7 +85,7 @@ def _one_number(columns: tuple[Whole, ...]) -> Whole:
     code, values = np.zeros_like(columns[0]), 1
     for column in columns:
         width = int(column.max()) + 1
-        if values * width >= 2**63:  # as many numbers as there are combinations so far
+        if values * width >= 2**63:  # number the combinations so far
             known, code = np.unique(code, return_inverse=True)
             values = len(known)
         code, values = code * width + column, values * width

@@ -91,7 +91,7 @@ FLASH_ATTENTION_FLOAT8 = replace(
 
 
 def _causal(vector: Vector) -> tuple[Vector, float]:
-    """Causal attention with as many visible keys per query: over sequences twice as long as these are many."""
+    """Causal attention with the same mean of visible keys per query: over sequences of twice that length."""
     b, l_query, _, visible, *heads = vector
     length = max(1, 2 * visible - 1)
     samples = b * l_query / length

@@ -101,7 +101,7 @@ BATCHED_GEMM = Operator(
 
 
 GROUPED_WITHIN = 2.1
-"""What nine of ten grouped products are within of as many single ones."""
+"""Nine of ten grouped products are within this factor of the same number of single products."""
 
 
 def _one_by_one(vector: Vector) -> tuple[Vector, float]:

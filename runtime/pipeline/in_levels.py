@@ -151,7 +151,7 @@ def _plan(schedule: Schedule, pp: int, micro_batches: int, virtual_stages: int) 
     places = _places(orders, level_of, messages)
     special = _special(orders)
     first, length = _repeated(orders, by_level, special)
-    # After as many micro-batches of a chunk as there are places, messages lie where they lay.
+    # After `places` micro-batches of a chunk, messages use the same places again.
     stop = first + length * places
     of_round = places * messages.copies if length and stop <= len(by_level) else 0
     if of_round and _MOST_ROUND % of_round:

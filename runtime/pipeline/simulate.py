@@ -118,7 +118,7 @@ class _Slots:
 
 
 class _Ticks:
-    """Two slots with all stages busy: even ones forward and odd ones backward, then the other way round."""
+    """Two slots with all stages busy: even ones forward and odd ones backward, then the reverse."""
 
     def __init__(self, slots: _Slots, configs: NDArray[np.intp]) -> None:
         forward, backward = slots.forward[:, configs], slots.backward[:, configs]

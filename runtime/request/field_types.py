@@ -106,7 +106,7 @@ _NO_UNITS: Mapping[str, Decimal | int] = MappingProxyType({})
 
 
 def whole(low: int, high: int, units: Mapping[str, Decimal | int] = _NO_UNITS) -> FieldType:
-    """Whole numbers from `low` to `high`, of texts in `units` too; True and 4.0 are none, but the latter is read."""
+    """Whole numbers from `low` to `high`, also texts with `units`; not True, and 4.0 is converted."""
 
     def read(value: object) -> int | None:
         if type(value) is int:

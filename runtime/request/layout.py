@@ -304,7 +304,7 @@ _SETTERS = [getattr(Parallelism, name).__set__ for name in LAYOUT]
 
 @cache
 def _defaults() -> Mapping[str, Any]:
-    """The defaults of all fields; one device, and one micro-batch of one sample, where there is none."""
+    """The defaults of all fields; one device, and one micro-batch of one sample, for fields without a default."""
     return {
         name: 1 if one.default is None and one.is_required else one.default for name, one in LAYOUT.items()
     }

@@ -27,7 +27,7 @@ _REST = {"tp": "dp", "pp": "dp", "cp": "dp", "dp": "pp"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """One value of a field: the layout that it leads to, or why there is none; `fits` is None without a limit."""
+    """One value of a field: the layout that it leads to, or why it is invalid; `fits` is None without a limit."""
 
     value: int
     layout: Parallelism | None

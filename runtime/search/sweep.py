@@ -25,7 +25,7 @@ from kernelcast.runtime.step.layouts import Layouts
 _PRICED_AT_ONCE = 1 << 14
 """Layouts whose pieces are priced together, which spreads the cost of each structure."""
 _FIRST, _GROWTH = 1 << 6, 1 << 3
-"""Layouts that are evaluated first, whose times are the bar for the others; each block then has as many times more."""
+"""Size of the first block of layouts, whose times are the bar for the others, and the growth of further blocks."""
 _MOST_WAITING = 1 << 22
 """Durations of layouts that wait to be simulated, of 8 bytes each."""
 

@@ -283,7 +283,7 @@ def update_ops(
     width, share = how.gradient_width, how.optimizer_share
     parameters = sum(held for held, _ in shares)
     own = sum(one.own(held) for held, one in shares)
-    # A shard is a smaller stage: as many parameters per layer, fewer of both.
+    # A shard is a smaller stage: the same parameters per layer, fewer layers.
     own_layers = max(1, -(-layers * own // parameters)) if layers and parameters else layers
     zeroed = own if how.layout.zero >= 2 else parameters
     # Megatron-core's buffers, including experts', in a pass of its own (`DistributedDataParallel.scale_gradients`).

@@ -37,7 +37,7 @@ def estimate_html(estimate: Estimate) -> Markup:
 
 
 def search_html(result: SearchResult) -> Markup:
-    """The best layouts, and how many were evaluated; why there is none where there is none."""
+    """The best layouts, and how many were evaluated; or why no layout was found."""
     if result.best is None:
         return element("p", result.why_nothing())
     layouts = [one.parallelism for one in result.top]

@@ -42,7 +42,7 @@ ORDER BY 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12
 
 
 def distrust(name: str, databases: Sequence[Path]) -> list[tuple[Path, Reverted]]:
-    """Take nothing from a source any more, and take back what was pulled from it; rows of a second source stay.
+    """Stop pulling from a source, and remove its rows from databases; rows that a second source has stay.
 
     UsageError for an unknown source; DataError where a database cannot be opened or written: it is unchanged then, and
     the source is distrusted.

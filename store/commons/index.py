@@ -184,7 +184,7 @@ _TYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp8": "floa
 
 
 def read_index(content: bytes, where: str) -> Index:
-    """The index in a file; a DataError begins with `where`: it is none, newer, or a value is not allowed."""
+    """The index in a file; a DataError begins with `where`: not an index, newer, or a value is not allowed."""
     try:
         values: Any = json.loads(content)
     except (ValueError, RecursionError) as error:

@@ -6,7 +6,7 @@
     FOLDER/bundles/DIGEST.kcast             bundles
     FOLDER/descriptions/DIGEST.toml         fabrics and stacks
 
-Only rows of the database's own are published: what merges brought is its publishers' to offer, and to take back.
+Only the database's own rows are published: merged rows are for their publishers to offer, and to withdraw.
 Traces of real runs are left out.
 """
 

@@ -144,7 +144,7 @@ def _csv_job(row: Mapping[str, Any], path: Path, line: int) -> Job | None:
 
 
 def _events(text: str) -> Iterator[dict[str, Any]]:
-    """Events of an MLPerf log; lines that are none are left out."""
+    """Events of an MLPerf log; other lines are left out."""
     for line in text.splitlines():
         _, found, event = line.partition(_MLLOG)
         if found:

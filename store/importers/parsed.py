@@ -170,7 +170,7 @@ def read_files(
     They were published in a `commit` of one of `REPOSITORIES`, unless that is empty.
 
     Raises:
-        DataError: a file is none of the source's, no row is usable, or, with `strict`, a line is malformed.
+        DataError: a file does not have the source's format, no row is usable, or, with `strict`, a line is malformed.
         UsageError: neither files nor description name the device or the devices per node; `commit` is no commit.
     """
     parsed, description = Parsed(strict=strict, files=len(paths)), described or Description()

@@ -39,7 +39,7 @@ class LayoutFigures:
 class RoleFigures:
     """A regressor in one of the roles that its rows were measured in; `name` is the paper's (Table I).
 
-    `rows` is None for a regressor that was taken over; of a prior's that was corrected, they are the points that did.
+    `rows` is None for a regressor of an earlier bundle; for a corrected prior they are the points of the correction.
     `reference_error` is the error that others published for it.
     """
 

@@ -38,8 +38,8 @@ _OF_IMAGES = ("conv", "batch_norm")
 class ComparedStep:
     """A step of a real run and what was predicted for it. Seconds; `measured_s` is the median of the run's steps.
 
-    `traced` and the rows are of traces only; `logged` of a log only. `published` are steps of others like it, on the
-    device that the caller names.
+    `traced` and the rows come only from traces, `logged` only from a log. `published` are similar steps of
+    others, on the device that the caller names.
     """
 
     estimate: Estimate

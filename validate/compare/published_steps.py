@@ -28,7 +28,7 @@ class PublishedSteps:
     power_limit_w: float = 0.0
 
     def line(self, own: float) -> str:
-        """In words, with the speed of one's own step, such as `torchtitan: 5,600 to 8,500 tokens/s per GPU, …`."""
+        """In words, with the speed of the compared step, such as `torchtitan: 5,600 to 8,500 tokens/s per GPU, …`."""
         low, high = self.tokens_per_s_per_gpu
         reached = rate(low) if self.steps == 1 else f"{rate(low)} to {rate(high)}"
         where = f"{counted(self.steps, 'step')} on {value_range(*self.gpus)} {self.device}"

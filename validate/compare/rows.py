@@ -231,7 +231,7 @@ def collective_rows(traced: TracedSteps, predicted: PredictedStep, estimate: Est
 
 
 def _sums(rows: Sequence[Row], exposed: float = 1.0) -> dict[str, Any]:
-    """Predicted calls, seconds and their interval, whose upper end is of calls that nothing overlaps."""
+    """Predicted calls, seconds and their interval, whose upper end assumes no overlap."""
     if not rows:
         return {}
     return {
@@ -258,7 +258,7 @@ def _matching(work: Work, wanted: Collection[Row]) -> Row | None:
     if exact or of_role or not work.vector:
         return exact or of_role
     if work.operator in PRODUCTS:
-        # Experts one after the other, each with as many tokens as chose it.
+        # Experts one after the other, each with its own tokens.
         experts = (one for one in wanted if (one.operator, one.pass_) == ("grouped_gemm", work.pass_))
         return next((one for one in experts if one.vector[2:] == work.vector[-2:]), None)
     if not same:
@@ -285,7 +285,7 @@ def _is_alike(work: Work, calls: Row) -> bool:
 
 
 def is_near_rows(one: int, other: int) -> bool:
-    """Whether products have about as many tokens: the loss may leave out the last of a sequence."""
+    """Whether products have about the same tokens: the loss may leave out the last token of a sequence."""
     return max(one, other) <= _SAME_ROWS * min(one, other)
 
 

@@ -55,9 +55,9 @@ def keep_in_file(compared: ComparedStep, path: Path, **about: str) -> None:
 
 
 def keep_in_database(compared: ComparedStep, traces: Sequence[Path], database_path: Path) -> str:
-    """Add traces, measured step and prediction to a database, which is made where there is none; answers the step's id.
+    """Add traces, measured step and prediction to a database, which is created if missing; returns the step's id.
 
-    UsageError where the step is of no trace, or `traces` are another database.
+    UsageError if the step has no trace, or `traces` are another database.
     """
     traced, estimate = compared.traced, compared.estimate
     if traced is None:

@@ -128,7 +128,7 @@ class TracedSteps:
 
 
 def traced_steps(database: Database, run_id: str) -> TracedSteps:
-    """Read the steps of a run that `traced_runs` names; DataError where none is marked on all ranks."""
+    """Read the steps of a run that `traced_runs` names; DataError if no step is marked on all ranks."""
     parts_s: dict[int, dict[str, dict[str, float]]] = defaultdict(dict)
     for row in database.query(_STEPS.format(", ".join(PARTS)), [run_id]):
         parts_s[row["rank"]][row["step"]] = {

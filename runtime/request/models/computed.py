@@ -118,7 +118,7 @@ def unless(name: str) -> Reader:
 
 
 def window(default: int = 0, *, names: Sequence[str] = ("sliding_window",), interval: int = 0) -> Reader:
-    """Tokens that attention looks back in those layers that look back less than all; 0 where none does."""
+    """Window of the layers with sliding-window attention, in tokens; 0 without any."""
 
     def read(config: Config, given: Mapping[str, Any]) -> int:
         if not config.flag("use_sliding_window", default=True):
@@ -229,7 +229,7 @@ def nemotrons_router(config: Config, given: Mapping[str, Any]) -> str:
 
 
 def falcons_kv_heads(config: Config, given: Mapping[str, Any]) -> int:
-    """Groups in the newer form (of 40B and 180B), else one for all heads, or as many."""
+    """Key-value heads: groups in the newer form (of 40B and 180B), else one, or one per head."""
     heads: int = given["attention_heads"]
     if config.flag("new_decoder_architecture", default=False):
         return config.size("num_kv_heads", "n_head_kv", default=heads)
