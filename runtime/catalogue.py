@@ -48,7 +48,7 @@ class Hardware:
 
 @cache
 def all_hardware() -> Mapping[str, Hardware]:
-    """All that can be named, by name: measured hardware first."""
+    """All hardware by name, measured hardware first."""
     table = tomllib.loads(HARDWARE.read_text(encoding="utf-8"))
     return MappingProxyType(
         {
@@ -135,7 +135,7 @@ class TransferError:
 
 @cache
 def transfer_errors() -> tuple[TransferError, ...]:
-    """All that were measured."""
+    """All measured hardware."""
     with TRANSFERS.open(encoding="utf-8", newline="") as file:
         return tuple(
             TransferError(

@@ -144,7 +144,7 @@ class Stack(Record):
         return self.spread[NAMES.index("exposed_share")]
 
     def factor_of(self, operator: str) -> float:
-        """By what an operator's time is multiplied; 1 of collectives, which belong to the fabric."""
+        """The factor of an operator's time; 1 for collectives, which belong to the fabric."""
         row = factor_index(operator)
         return 1.0 if row is None else float(getattr(self, NAMES[row]))
 

@@ -32,7 +32,7 @@ _Waiting = tuple[socket.socket, float]
 
 
 class _Door:
-    """One event loop. Whatever is no plain GET /health is left unread to the server, which also refuses it."""
+    """One event loop. Anything but a plain GET /health is left unread to the server, which also refuses it."""
 
     def __init__(self, listening: socket.socket, control: socket.socket, hosts: str) -> None:
         self._listening, self._control = listening, control

@@ -1,4 +1,4 @@
-"""What a request names: model, fabric, hardware and software stack; and all that can be named (GET /catalogue).
+"""What a request names: model, fabric, hardware and software stack; and all names (GET /catalogue).
 
 Names are the site's and the shipped ones; a model and a fabric may also be given by their fields. No
 request names a file of the server's machine.

@@ -141,7 +141,7 @@ class Application:
     async def reload(self) -> None:
         """Reload bundle and site; requests in progress keep the old ones.
 
-        All that wait for a reload that is under way share the next one.
+        All callers that wait during a reload share the next one.
 
         Raises:
             KernelcastError: they are not sound; the old ones go on answering.
@@ -224,7 +224,7 @@ class Application:
         self, path: str, content: bytes, data: Loaded, work: Work, *, media: str = JSON, pool: str = "answer"
     ) -> Response:
         """The cached answer of the same question, the one that is being computed for another client, or a new one."""
-        # Of the bundle that answers, also when another one has come at the end.
+        # Cached for the bundle that answers, even if another is loaded meanwhile.
         asked, remembered, under_way = (path, content), self._remembered, self._under_way
         known = remembered.get(asked)
         if known is not None:

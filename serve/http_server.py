@@ -155,7 +155,7 @@ _STOP = (signal.SIGTERM, signal.SIGINT)
 # that a connection takes: behind 100 clients and two threads a repeated question waits for 5 · 100 · 2 of these times.
 _SWITCH_S = 0.0002
 _KEEP_ALIVE_S = 75
-_ACCEPTED_AT_ONCE = 16  # asyncio accepts all that wait before it reads what one sent
+_ACCEPTED_AT_ONCE = 16  # asyncio accepts all waiting clients before it reads a request
 _MARGIN_S = 5  # for tasks to end after their connections
 _BEAT_S = 1.0  # an acceptor believes an answer of /health for ten of them
 _SECONDS = struct.Struct("d")

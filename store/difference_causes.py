@@ -278,9 +278,7 @@ def _is_whole(
     A small rest (`is_changed`) may have changed less.
     """
     kinds = {_reason(part)[0] for part in (*found, *([rest] if is_changed else ()))}
-    if (
-        len(kinds - {"host"} or kinds) != 1 or len(found) + bool(rest) < 2
-    ):  # whatever runs, gaps are between it
+    if len(kinds - {"host"} or kinds) != 1 or len(found) + bool(rest) < 2:  # gaps are between whatever runs
         return False
     rows = [row for part in found for row in part]
     of_rest, of_found = (

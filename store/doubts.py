@@ -122,7 +122,7 @@ def count_doubts(flags: Iterable[Sequence[Doubt]]) -> dict[str, int]:
 
 
 def doubts_text(counts: Mapping[str, int], samples: int) -> str:
-    """The counts as text, such as `3,742 impossible and 48 outliers of 86,845 samples: they train nothing`."""
+    """The counts as text, such as `3,742 impossible and 48 outliers of 86,845 samples, which train ignores`."""
     impossible, outliers = counts[IMPOSSIBLE], counts[OUTLIER]
     if not impossible and not outliers:
         return ""

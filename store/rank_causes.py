@@ -14,7 +14,7 @@ from kernelcast.store.statistics import weighted_quantile
 
 LEAST_SHARE = 0.01
 _CLEARLY = 2.0  # times the delay of the typical other rank
-_SAME_FACTOR = 0.5  # of the excess, that kernels slowed down alike explain
+_SAME_FACTOR = 0.5  # of the excess, explained by one factor of all kernels
 _SLOW_LINK = 1.25  # times the transfer of other groups
 _LOADER = "%DataLoader%"
 _PARTS = {"compute": "slow_kernels", "memory": "copies", "host": "slow_host"}

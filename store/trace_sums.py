@@ -148,7 +148,7 @@ def _sums(events: dict[str, _Floats]) -> dict[str, _Floats]:
 
 
 def groups_of(*keys: _Floats) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Rows ordered by the keys, then as they are, and where each group after the first begins; NaN is a value."""
+    """Rows sorted by the keys (stable), and where each group after the first begins; NaN is a value."""
     code = np.zeros(len(keys[0]), dtype=np.intp)
     for key in keys:
         number, count = _numbered(key)

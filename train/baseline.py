@@ -103,7 +103,7 @@ def _fit_power_law(workloads: Array, times_us: Array) -> PowerLaw:
 
 
 def _fit_roofline(op: Operator, direction: Direction, workloads: Array, times_us: Array) -> Roofline:
-    """Non-negative least squares on relative errors: every workload counts alike, whatever its size.
+    """Non-negative least squares on relative errors: workloads are equally weighted.
 
     Knees pay for their share of the longest time, so that they appear where they explain much, not where they follow
     noise: half of the time costs as much as one row that is off by 16 %.

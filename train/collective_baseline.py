@@ -76,7 +76,7 @@ class LatencyBandwidth(Baseline):
         return np.log(latency_us + self._own_or(workloads, "entry_us", entry_us) * entries)
 
     def residual_scale(self, workloads: Array) -> Column:
-        """By what trees' answers are multiplied, [rows, 1]: the layout's spread, fading to 0 outside its sizes."""
+        """The factor of the trees' answers, [rows, 1]: the layout's spread, fading to 0 outside its sizes."""
         entries = np.maximum(workloads[:, [0]], 1.0)
         below = np.log(self._own_or(workloads, "smallest", 1.0) / entries)
         above = np.log(entries / self._own_or(workloads, "largest", 1.0))

@@ -258,7 +258,7 @@ def _statistic(scope: Scope, prior: Bundle | None) -> str:
 
 
 def _check(database: Database, output: Path, statistic: str, seed: int, jobs: int) -> None:
-    """Refuse before the long work whatever cannot succeed."""
+    """Refuse what cannot succeed, before the long work."""
     if statistic and statistic not in STATISTICS:
         raise UsageError(f"statistic is {statistic!r}, expected {' or '.join(STATISTICS)}")
     if not 0 <= seed <= LARGEST_SEED:

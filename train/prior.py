@@ -5,8 +5,8 @@ deviation from them (runtime/bundle/transfer.py). The interval comes from leave-
 
 The points to measure leave the least uncertainty about the other workloads. The prior's errors are taken to be alike
 where workloads are (`Likeness`). Greedily, the next workload is the one that lowers the sum of the posterior variances
-over all candidates most, in all directions alike (Seo et al., "Gaussian process regression: active data selection and
-test point rejection", IJCNN 2000).
+over all candidates most, directions equally weighted (Seo et al., "Gaussian process regression: active data selection
+and test point rejection", IJCNN 2000).
 """
 
 import math
@@ -232,7 +232,7 @@ def most_telling(prior: Prior, keys: Sequence[Key], vectors: Array, count: int) 
         places = prior.positions(key, vectors)
         places = centred(places, places)
         covariance = LIKENESS.covariance(places, places)
-        # Directions count alike, however uncertain they are.
+        # Directions are equally weighted, however uncertain they are.
         left.append(covariance / np.trace(covariance))
         noises.append(LIKENESS.noise**2 / np.trace(covariance))
     chosen: list[int] = []

@@ -199,7 +199,7 @@ def _described(source: str, by_source: Mapping[str, Sequence[Row]]) -> Described
 
 
 def fitted_on(sources: Sequence[Sequence[Row]]) -> Fabric:
-    """The A100 node with latency, start-up and efficiency of `sources`, each counting alike (geometric means)."""
+    """The A100 node with latency, start-up and efficiency of `sources`, equally weighted (geometric means)."""
     fabric = fabric_named(A100_FABRIC)
     assert fabric.inside is not None
     scales = [corrected(fabric, "all_reduce", rows_by_layout(rows)).correction.inside for rows in sources]

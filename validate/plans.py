@@ -64,7 +64,7 @@ class PlannedRun:
     @property
     def lost_per_failure_h(self) -> tuple[float, float] | None:
         """Hours lost per failure: as reported, with the failures and node-days of the run's own site, and as planned.
-        None where these are not published. All loss counts, whatever its cause; of a bound it is the most.
+        None where these are not published. All loss counts, whatever its cause; for a bound it is the maximum.
         """
         if self.run.goodput is None or not self.run.without:
             return None

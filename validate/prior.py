@@ -25,7 +25,7 @@ from kernelcast.train.screening import screen, statistic_of_all
 
 FORMAT = "kernelcast.prior_validation/1"
 WAYS = ("telling", "random", "without prior")
-"""Points chosen by what they tell; drawn at random; drawn at random, and a regressor fitted to them alone."""
+"""Points chosen by information; drawn at random; drawn at random, with a regressor fitted only to them."""
 _HELD_OUT_SHARE = 0.2
 _MOST_HELD_OUT = 400
 # What collect compute runs of a point at least: ten calls to warm up, and two blocks of fifteen.

@@ -171,7 +171,7 @@ def answer(
 def _with_script(
     job: Job, find_model: Callable[[Settings], FoundModel]
 ) -> tuple[Settings, ScriptLayout | None]:
-    """The job's settings, completed by what its script starts where no layout is given for it."""
+    """The job's settings; without a layout, completed from the command that its script starts."""
     settings, script = job.settings, job.script
     if script is None or "micro_batch" in settings:
         return settings, None

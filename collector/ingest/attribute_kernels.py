@@ -234,7 +234,7 @@ class _Operators:
             np.where(outermost < 0, -1, column[outermost])
             for column in (tree.calls.kind, tree.calls.arguments, self._roles)
         )
-        # Kernels are alike whose calls are; sequences are themselves, and products of experts have two gradients.
+        # Kernels of equal calls are equal; each sequence is its own kind, and experts' products have two gradients.
         is_own = np.isin(outermost, list(self._found))
         is_own |= (
             is_backward & tree.calls.where(lambda _, name: is_grouped(name))[outermost] & (outermost >= 0)

@@ -5,7 +5,7 @@ by their order of launch if names and sizes agree; recordings that begin at diff
 and end, on clocks as they are or moved by what most ends agree on.
 
 Profilers lose events. Where all ranks of a group are traced and one lacks a collective between two that it has, it was
-late by what the collective lasted on the others longer than usual.
+late by the excess of the collective's duration on the others.
 
 Clocks of one host are taken as they are. The clock of another host is set by the ends of collectives, at which all
 ranks of a group leave within microseconds: an offset (the median) and, where it is significant, a drift.

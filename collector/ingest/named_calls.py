@@ -103,7 +103,7 @@ def _matrix(dims: Shapes) -> Shape | None:
 
 @dataclass(frozen=True, slots=True)
 class NamedCall:
-    """The operator of calls with these names, or the `reason` why there is no operator; input `causal_at` is the causal flag."""
+    """The operator of calls with these names, or the `reason` for none; input `causal_at` is the causal flag."""
 
     names: Sequence[str]
     operator: str = ""

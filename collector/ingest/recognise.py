@@ -150,7 +150,7 @@ class Surroundings:
         }
         embeddings: set[tuple[int, int]] = set()
         softmaxes: set[tuple[int, int, int]] = set()
-        in_order: dict[int, Width] = {}  # by the first of calls alike
+        in_order: dict[int, Width] = {}  # by the first of equal calls
         of_mixture: dict[int, tuple[str, Shapes, Sequence[str]]] = {}
         is_wanted = tree.calls.where(lambda _, name: name in _OF_INTEREST or _is_norm(name))
         is_wanted &= np.array([node is None for node in tree.backward_nodes], dtype=bool)

@@ -220,7 +220,7 @@ def _new_source(predictor: Predictor, asked: FabricChoice | None) -> CollectiveS
         described = _described_in(asked.bundle)
         fabric = described[0] if described else None
         return CollectiveSource(predictor=other, fabric=fabric, is_asked=True, dtype=dtype)
-    # Rows that were measured over the described fabric itself correct it; those over another one say nothing.
+    # Rows that were measured over the described fabric itself correct it; rows over another fabric do not.
     rows = predictor if asked in own else None
     return CollectiveSource(predictor=rows, fabric=asked, is_asked=True, dtype=dtype)
 

@@ -44,7 +44,7 @@ LONG_TOKENS = 32_768
 
 
 def step_kind(model: ModelConfig, layout: Parallelism) -> str:
-    """The kind of a step whose errors are alike: with long sequences, recurrent layers, experts, adapters, or dense."""
+    """The kind of a step (kinds have similar errors): long sequences, recurrent layers, experts, adapters, or dense."""
     if model.sequence_length >= LONG_TOKENS:
         return "long"
     if model.recurrent_heads:
@@ -107,7 +107,7 @@ class StepErrors:
         )
 
     def quantiles(self, levels: Sequence[float], kind: str = "", devices: str = "") -> NDArray[np.float64]:
-        """Quantiles of log(measured / predicted), float64 [levels]; machines and kinds of step are weighted alike,
+        """Quantiles of log(measured / predicted), float64 [levels]; machines and kinds of step are equally weighted,
         kinds other than `kind` less (`OTHER_KINDS`), and other `devices` less (`OTHER_DEVICES`).
         """
         asked = ("kind", kind, OTHER_KINDS), ("devices", devices, OTHER_DEVICES)
@@ -231,8 +231,8 @@ def drawn_times(
     factors: Factors | None = None,
 ) -> NDArray[np.float64]:
     """Times of questions in µs, float64 [questions, 1 + draws]: the predicted one, then random ones, log-normal on
-    either side of it, with the ends of the interval as 5th and 95th percentile. All that a regressor answers is as much
-    too high or too low in a draw, as is all that shares one of the `factors`.
+    either side of it, with the ends of the interval as 5th and 95th percentile. All times of a regressor are equally
+    too high or too low in a draw, as are all times that share one of the `factors`.
     """
     answers = np.array([times.answers[one] for one in questions], dtype=np.float64).reshape(-1, 3)
     found = np.empty((len(questions), 1 + draws))

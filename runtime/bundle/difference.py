@@ -137,7 +137,7 @@ def _peaks(manifest: Manifest) -> str:
 
 
 def _words(described: Mapping[str, str], other: Mapping[str, str]) -> str:
-    """Descriptions, each with the start of its id where the other bundle has another one described alike."""
+    """Descriptions, with the start of an id if the other bundle has another entry of the same description."""
     rows = [
         f"{text} ({digest[:12]})" if digest not in other and text in other.values() else text
         for digest, text in sorted(described.items())

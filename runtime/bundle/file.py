@@ -156,7 +156,7 @@ def verified_bundle(source: Path, content: bytes) -> Bundle:
 
 
 def bundle_of(source: Path, digest: str, manifest: Manifest, files: Mapping[str, bytes]) -> Bundle:
-    """A bundle of verified parts, answered by what was measured alone where levels were."""
+    """A bundle of verified parts; of levels of concurrency, the times measured alone are used."""
     entries = MappingProxyType(entries_at(manifest, 1))
     return Bundle(path=source, digest=digest, manifest=manifest, entries=entries, files=files)
 

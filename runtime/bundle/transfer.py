@@ -3,7 +3,7 @@
 time(target) = time(origin) · roofline(target) / roofline(origin) · exp(correction), where the correction was fitted to
 the few points that were measured on the target, if any: a Gaussian process on their log error.
 
-The error of log(time) is taken to be alike where workloads are alike (`Likeness`): by the predicted time, by how far
+The error of log(time) is assumed similar for similar workloads (`Likeness`): by the predicted time, by how far
 the prediction lies above the roofline, and by the features. Far from all points the correction is their mean offset.
 """
 
@@ -35,9 +35,9 @@ _Scale = Annotated[float, Check(lambda value: 0 < value <= _MOST_LOG, f"above 0,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Likeness(Record):
-    """Covariance of the errors of log(time) of two workloads: a sum of variances, each times how alike they are.
+    """Covariance of the errors of log(time) of two workloads: a sum of variances, each times a similarity.
 
-    - `offset`: all workloads alike; a kernel that is slower or faster throughout;
+    - `offset`: equal for all workloads; a kernel that is slower or faster throughout;
     - `time`: Matérn 3/2 in log(time), of `time_scale`: caches and launches matter to short calls alone;
     - `efficiency`: a line in log(time / roofline): how far a slow kernel of one device is slow on the other;
     - `shape`: Matérn 3/2 in the logs of all features together, of `shape_scale`;

@@ -1,1 +1,1 @@
-"""A predicted step with all that it is made of."""
+"""A predicted step with all its parts."""

@@ -131,7 +131,7 @@ def update_overlap(
         first_us=first_us,
         last_us=last_us,
         buckets=np.ones_like(buckets) if gradients_us is None else buckets,
-        # The chunks of a stage are nearly alike.
+        # The chunks of a stage are nearly equal.
         link_us=structure.per_stage(links_us[1]) / structure.virtual_stages,
     )
 

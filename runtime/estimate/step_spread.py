@@ -125,7 +125,7 @@ def shares_of(times_s: Sequence[float]) -> Shares:
 
 
 def own_spread(runs: Sequence[Sequence[float]], gpus: int) -> StepSpread:
-    """The spread of the user's own runs, equally weighted; start-up times are those of public runs of this size."""
+    """The spread of the user's own runs, equally weighted; start-up times come from public runs of this size."""
     found = [shares_of(one) for one in runs]
     middle = Shares(*(float(np.median(column)) for column in zip(*found, strict=True)))
     low, high = (float(one) for one in np.quantile([one.p99 for one in found], (0.05, 0.95)))

@@ -185,7 +185,7 @@ class Dropout(Row):
         return Part(dict.fromkeys(self.keys, f"{facts['dropout']:g}"))
 
     def read(self, settings: Settings, facts: Facts) -> Found:
-        """The one after blocks, or the other where that is off; the kernels take their time whatever it is."""
+        """The dropout after blocks, or attention's if that is 0; the kernels take the same time for any rate."""
         hidden, attention = (
             LAYOUT["dropout"].kind.parse(key, settings.get(key, _USUAL_DROPOUT)) for key in self.keys
         )

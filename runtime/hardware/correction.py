@@ -127,7 +127,7 @@ def corrected(fabric: Fabric, operator: str, rows: Sequence[MeasuredRows]) -> Co
 
 
 def _fitted(fabric: Fabric, operator: str, rows: Sequence[MeasuredRows]) -> LevelScale:
-    """The two factors with the least mean absolute logarithmic error, every layout counting alike."""
+    """The two factors with the least mean absolute logarithmic error, layouts equally weighted."""
     if not rows:
         return LevelScale()
     latency, per_byte, around = 1.0, 1.0, _FACTORS

@@ -138,7 +138,7 @@ class Load(StrEnum):
 
     @property
     def is_sustained(self) -> bool:
-        """Whether it is stated to last; everything else counts as a burst."""
+        """Whether sustained load is stated; everything else counts as a burst."""
         return self is Load.SUSTAINED
 
     @property

@@ -44,7 +44,7 @@ class Load:
 
     @property
     def in_flight(self) -> tuple[int, ...]:
-        """What waits inside of it, whatever ends it has."""
+        """Passes in flight inside the stage, without the model's ends."""
         return (self.late, *self.live_layers)
 
     @property

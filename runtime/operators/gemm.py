@@ -22,7 +22,7 @@ FLOAT4 = "float4_e2m1fn_x2"
 
 
 def _costs(entry_bytes: float, result_bytes: int, group: str = "") -> Mapping[Direction, Cost]:
-    """Of one product, or of `group` of them, by what an entry that is read takes, and one of a result.
+    """Bytes of one product, or of `group` of them, from the bytes per entry of inputs and of results.
 
     A weight gradient is accumulated: kn is written once, then read twice and written.
     """
@@ -194,7 +194,7 @@ EXPERTS_PER_BLOCK = _product(GROUPED_GEMM, "float8_block", "in 8 bit, scaled per
 EXPERTS_IN_4_BIT = _product(GROUPED_GEMM, "float4_block", "in 4 bit, scaled per block of 16", dtype=FLOAT4)
 
 CAST_BYTES = 3
-"""Bytes that a cast moves per entry as it is measured: read in 16 bit, written in 8."""
+"""Bytes that a measured cast moves per entry: read in 16 bit, written in 8."""
 
 _FEATURES = {"rows": "rows", "columns": "elements"}
 CAST = replace(

@@ -201,7 +201,7 @@ class Durations:
         sums are exact in any order, so all ways to evaluate a schedule agree to the bit, and repetitions are detected.
         """
         longest = np.zeros(self.configs)
-        # The last chunk sends nothing forward and the first one nothing backward, whatever stands there.
+        # The last chunk sends nothing forward and the first one nothing backward, whatever the arrays contain.
         used = {"send_forward_us": slice(None, -1), "send_backward_us": slice(1, None)}
         for names, repeats in ((PER_CHUNK, passes), (PER_STAGE, 1)):
             for name in names:

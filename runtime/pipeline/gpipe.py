@@ -8,7 +8,7 @@ from kernelcast.runtime.pipeline.durations import Durations, Ends, Times
 def gpipe(durations: Durations, micro_batches: int) -> Ends:
     """Evaluate a GPipe schedule for all configurations: micro-batches take the same times, so the longest path steps
     through them at the stage with the longest pass: F(s, i) ends at the sum of passes and sends up to s + i · the
-    longest up to s; backward paths alike.
+    longest up to s; the same for backward paths.
     """
     forward, send_forward = durations.forward_us.T, durations.send_forward_us.T  # [stages, configs]
     backward, send_backward = durations.backward_us.T, durations.send_backward_us.T

@@ -22,7 +22,7 @@ from kernelcast.runtime.request.schedule import stage_of
 
 
 class LayerKind(NamedTuple):
-    """What tells a layer from another one: routed experts, a window of attention (0: none), rotation of queries
+    """What distinguishes layers: routed experts, a window of attention (0: none), rotation of queries
     and keys, a `mixer` of tokens, an MLP or experts (layers of Nemotron-H lack one of both).
     """
 

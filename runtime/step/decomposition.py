@@ -69,7 +69,7 @@ def layer_name(kind: int) -> str:
 class Decomposition:
     """A step of `model` as operator calls. The sender is charged for transfers between stages; data-parallel
     collectives over more than `bucket_entries` become full buckets and a rest; degrees of 1 call none. `element_bytes`
-    is that of the training's dtype.
+    is the training dtype's.
     """
 
     model: ModelConfig

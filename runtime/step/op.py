@@ -118,7 +118,7 @@ class Overlap(NamedTuple):
 
 
 OTHER_MICRO_BATCH = Overlap(another_micro_batch=True)
-"""Under whatever the layer computes for another micro-batch."""
+"""Overlapped with the layer's compute of another micro-batch."""
 
 
 class Op(NamedTuple):

@@ -271,7 +271,7 @@ def update_ops(
     | 2 | (scattered during the backward passes) | the shard, ceil(parameters / shards) | all-gather |
     | 3 | (scattered during the backward passes) | the shard | (gathered before every use) |
 
-    `shares` are the parameters that are sharded alike: experts are held by fewer devices than the rest, and one
+    `shares` are parameters with the same sharding: experts are held by fewer devices than the rest, and one
     optimizer updates both. `role` is the optimizer's: "first_stage", "middle_stage" or "last_stage" of a stage with
     `layers`; a single stage, first and last at once, is the last. `gathered` are the bytes of gathered parameters over
     bytes in 16 bit. Gradients are set to zero for the micro-batches of the next step to add into.

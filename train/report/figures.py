@@ -257,7 +257,7 @@ def _operator(
     layouts = _layouts(entry, selected, reference)
     roles = []
     for role, error in entry.role_errors.items():
-        # Layouts are weighted by rows; a regressor that was taken over has none here, so its layouts count alike.
+        # Layouts are weighted by rows; an earlier bundle's regressor has none here: equal weights.
         own = {(layout.nodes, layout.gpus_per_node): layout.rows for layout in layouts if layout.role == role}
         rows_of = own or dict.fromkeys(entry.layouts, 1)
         roles.append(

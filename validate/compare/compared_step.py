@@ -194,7 +194,7 @@ def _unlike(traced: TracedSteps, estimate: Estimate, operators: Sequence[Row]) -
     if "forward" in passes and "backward" not in passes:
         yield "found no backward pass, as in inference"
         operators = [row for row in operators if row.pass_ != "backward"]
-    # Traces of other models are told by shapes, and without shapes by what models of language do not have.
+    # Other models are recognised by shapes, and without shapes by operators that language models do not have.
     shapes = any(work.operator in PRODUCTS and work.vector for work in traced.work)
     matched, other_rows = _matched_products(operators), _other_rows(traced, operators)
     if shapes and (matched < _LEAST_MATCHED or other_rows):

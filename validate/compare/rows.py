@@ -219,7 +219,7 @@ def collective_rows(traced: TracedSteps, predicted: PredictedStep, estimate: Est
             wanted[row.operator].append(row)
     width = _ELEMENT_BYTES.get(estimate.provenance.dtype, 2)
     total_s = sum(row.predicted_s or 0.0 for of_kind in wanted.values() for row in of_kind)
-    # What the prediction overlaps is left out of every kind alike.
+    # What the prediction overlaps is left out of every kind.
     exposed = predicted.parts_s["communication"] / total_s if total_s else 1.0
     found = {}
     for kind in dict.fromkeys([*measured, *wanted]):

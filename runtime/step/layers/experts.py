@@ -175,7 +175,7 @@ def _shared(s: Sizes) -> Ops:
 
 
 def _exchanges(s: Sizes, name: str, in_float8: bool, *, with_probabilities: bool) -> Ops:
-    """Rows to the devices of their experts with their probabilities, or back; gradients return alike. DeepEP and
+    """Rows to the devices of their experts with their probabilities, or back; gradients return the same way. DeepEP and
     HybridEP send a token once to every node, and there once to every device.
     """
     group = s.expert_groups[0]
