@@ -125,27 +125,27 @@ def predict(
     check_alone("as_json", "explained")
     paths = {one: chosen_bundle(bundle, one) for one in names or (None,)}
     further = _Further.take(fields)
-    asked = _Asked.read(names, model_name, layout, further.printed_as, fields)
+    request = _Request.read(names, model_name, layout, further.printed_as, fields)
     further.check(names, layout)
     snapshot = further.read_snapshot()
-    load = partial(Estimator.load, calibrated=not no_calibration, stack=asked.stack)
+    load = partial(Estimator.load, calibrated=not no_calibration, stack=request.stack)
     estimators = {one: load(path) for one, path in paths.items()}
     if len(names) > 1:
-        return _compared(asked, {name: estimators[name] for name in names})
+        return _compared(request, {name: estimators[name] for name in names})
     [(name, estimator)] = estimators.items()
-    found = asked.answer(name, estimator)
-    check_effect(fields, found.estimate.parallelism, is_searched=asked.wish.is_open)
+    found = request.answer(name, estimator)
+    check_effect(fields, found.estimate.parallelism, is_searched=request.wish.is_open)
     if further.suggests:
         from kernelcast.runtime.estimate.fitting_changes import faster_changes
 
-        faster = faster_changes(estimator, found.estimate, framework=found.framework, fabric=asked.fabric)
+        faster = faster_changes(estimator, found.estimate, framework=found.framework, fabric=request.fabric)
         found = replace(found, faster=faster)
     _write_files(found, further.trace, further.html)
     values, texts = further.explain(estimator, found.estimate, snapshot)
     if further.explained == "layout":
-        texts = [render_sources(asked.sources, layout or "")]
+        texts = [render_sources(request.sources, layout or "")]
     answered = _Answered(
-        asked=asked, further=further, found=found, shared=shared, explained=values, texts=texts
+        request=request, further=further, found=found, shared=shared, explained=values, texts=texts
     )
     return Shown(answered.document, answered.show)
 
@@ -231,7 +231,7 @@ class _Further:
 class _Answered:
     """The answer for one device, with the requested extras; `texts` are shown in its place."""
 
-    asked: _Asked
+    request: _Request
     further: _Further
     found: IntentAnswer
     shared: list[str]
@@ -245,10 +245,10 @@ class _Answered:
         return None if software is None else other_software(software, self.found.estimate.provenance)
 
     def document(self) -> dict[str, Any]:
-        values = self.asked.model.with_notes(self.found.to_dict())
+        values = self.request.model.with_notes(self.found.to_dict())
         more = {
             "other_software": self.others,
-            "layout_sources": [one._asdict() for one in self.asked.sources] or None,
+            "layout_sources": [one._asdict() for one in self.request.sources] or None,
             "commons": self.shared or None,
             **self.explained,
         }
@@ -270,7 +270,7 @@ class _Answered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
+class _Request:
     """A request: the model, the fields given, the wish for those left open, and what a layout's file says where."""
 
     model: FoundModel
@@ -288,7 +288,7 @@ class _Asked:
         layout: str | None,
         printed_as: str | None,
         fields: dict[str, Any],
-    ) -> _Asked:
+    ) -> _Request:
         """The request that a command's options make; UsageError or DataError for a wrong field, model or file."""
         wish = take_wish(fields)
         given = given_fields(fields)
@@ -316,21 +316,21 @@ class _Asked:
         )
 
 
-def _compared(asked: _Asked, estimators: dict[str, Estimator]) -> Shown:
+def _compared(request: _Request, estimators: dict[str, Estimator]) -> Shown:
     from kernelcast.runtime.intent.best import read_open_request
     from kernelcast.runtime.intent.comparison import compare
 
-    values = {**asked.given, "gpus": asked.wish.gpus}
+    values = {**request.given, "gpus": request.wish.gpus}
     requests = {
-        name: read_open_request(values, model=asked.model.model, estimator=estimator, fabric=asked.fabric)
+        name: read_open_request(values, model=request.model.model, estimator=estimator, fabric=request.fabric)
         for name, estimator in estimators.items()
     }
-    comparison = compare(requests, asked.wish)
+    comparison = compare(requests, request.wish)
 
     def show() -> None:
         click.echo(render_comparison(comparison))
         best = comparison.compared[0].hardware
-        price = asked.wish.price(best)
+        price = request.wish.price(best)
         more = ["--hardware", best, *(["--price", f"{price:g}"] if price is not None else [])]
         again = typed_again(*more, without=("--hardware", "--rank-by", "--price"))
         print_next((again, "its components, memory and warnings"))

@@ -47,9 +47,9 @@ def of_request(loaded: Loaded, values: dict[str, Any]) -> tuple[Estimator, dict[
     """
     estimator = loaded.estimator_of(values.get("hardware"))
     values = {name: value for name, value in values.items() if name != "hardware"}
-    asked = values.get("stack")
-    if asked is not None and asked not in shipped_stacks():
-        raise UsageError(field="stack", found=asked, expected=f"one of {', '.join(shipped_stacks())}")
+    value = values.get("stack")
+    if value is not None and value not in shipped_stacks():
+        raise UsageError(field="stack", found=value, expected=f"one of {', '.join(shipped_stacks())}")
     chosen = choose_software(values, hardware=shipped_names(estimator.bundle), is_open="gpus" in values)
     return (estimator if chosen.stack is None else estimator.with_stack(chosen.stack)), chosen.values
 
@@ -58,7 +58,7 @@ _INLINE = "model"
 
 
 def find_model(
-    asked: object, known: Mapping[str, ModelConfig], *, sequence_length: int | None = None
+    value: object, known: Mapping[str, ModelConfig], *, sequence_length: int | None = None
 ) -> FoundModel:
     """The model that a request asks for, with the requested sequence length if given.
 
@@ -68,23 +68,23 @@ def find_model(
     Raises:
         UsageError: no such model, wrong fields, or a length that it cannot have.
     """
-    return _find(asked, known).with_length(sequence_length)
+    return _find(value, known).with_length(sequence_length)
 
 
-def _find(asked: object, known: Mapping[str, ModelConfig]) -> FoundModel:
-    if isinstance(asked, dict):
-        if "model_type" in asked:
-            return from_huggingface(asked, Path(_INLINE))
-        return FoundModel(model=ModelConfig.from_document(asked, where=_INLINE, name=_INLINE))
-    if isinstance(asked, str):
-        name = asked if asked in known else built_in_name(asked, known)
+def _find(value: object, known: Mapping[str, ModelConfig]) -> FoundModel:
+    if isinstance(value, dict):
+        if "model_type" in value:
+            return from_huggingface(value, Path(_INLINE))
+        return FoundModel(model=ModelConfig.from_document(value, where=_INLINE, name=_INLINE))
+    if isinstance(value, str):
+        name = value if value in known else built_in_name(value, known)
         if name is None:
-            raise unknown_model(asked, known, "the fields of a model file work too")
+            raise unknown_model(value, known, "the fields of a model file work too")
         return FoundModel(model=known[name])
-    raise UsageError(field="model", found=asked, expected="a name or the fields of a model file")
+    raise UsageError(field="model", found=value, expected="a name or the fields of a model file")
 
 
-def find_fabric(asked: object, known: Mapping[str, FabricChoice]) -> FabricChoice | None:
+def find_fabric(value: object, known: Mapping[str, FabricChoice]) -> FabricChoice | None:
     """The requested fabric, or None.
 
     A text is the name of one of `known` (the site's) or of one that ships. An object holds the fields of a description.
@@ -92,19 +92,19 @@ def find_fabric(asked: object, known: Mapping[str, FabricChoice]) -> FabricChoic
     Raises:
         UsageError: no such fabric, or wrong fields.
     """
-    if asked is None:
+    if value is None:
         return None
-    if isinstance(asked, dict):
+    if isinstance(value, dict):
         with error_context(kind=UsageError):
-            return fabric_from_values(asked, where="fabric")
-    if isinstance(asked, str) and asked in known:
-        return known[asked]
-    if isinstance(asked, str) and asked in shipped_fabrics():
-        return fabric_named(asked)
-    if isinstance(asked, str) and asked in measured_fabric_names():
-        return fabric_choice.find_fabric(asked)
+            return fabric_from_values(value, where="fabric")
+    if isinstance(value, str) and value in known:
+        return known[value]
+    if isinstance(value, str) and value in shipped_fabrics():
+        return fabric_named(value)
+    if isinstance(value, str) and value in measured_fabric_names():
+        return fabric_choice.find_fabric(value)
     names = ", ".join((*known, *shipped_fabrics(), *measured_fabric_names()))
-    raise UsageError(field="fabric", found=asked, expected=f"the fields of a description, or one of {names}")
+    raise UsageError(field="fabric", found=value, expected=f"the fields of a description, or one of {names}")
 
 
 CATALOGUE_FORMAT, MODEL_FORMAT = "kernelcast.catalogue/1", "kernelcast.model/1"

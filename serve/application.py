@@ -225,29 +225,29 @@ class Application:
     ) -> Response:
         """The cached answer of the same question, the one that is being computed for another client, or a new one."""
         # Cached for the bundle that answers, even if another is loaded meanwhile.
-        asked, remembered, under_way = (path, content), self._remembered, self._under_way
-        known = remembered.get(asked)
+        question, remembered, under_way = (path, content), self._remembered, self._under_way
+        known = remembered.get(question)
         if known is not None:
             return Response(known, media_type=media)
         if pool == "search":  # ends when its own client leaves
             answer: Awaitable[bytes] = self._run(pool, data, work)
         else:
-            if asked not in under_way:
-                under_way[asked] = task = asyncio.create_task(self._run(pool, data, work))
-                task.add_done_callback(lambda _: under_way.pop(asked))
-            answer = asyncio.shield(under_way[asked])
+            if question not in under_way:
+                under_way[question] = task = asyncio.create_task(self._run(pool, data, work))
+                task.add_done_callback(lambda _: under_way.pop(question))
+            answer = asyncio.shield(under_way[question])
         response = await self._answer(answer, media=media)
         size = len(content) + len(response.body)
         if response.status_code == 200 and size <= _LARGEST_SENT_BYTES:
-            remembered.put(asked, bytes(response.body), size)
+            remembered.put(question, bytes(response.body), size)
         return response
 
     async def _script(self, request: Request) -> Response:
         """A batch script as text, answered as text: for clients that are shell scripts."""
         content, loaded = await content_of(request, TEXT, self.limits), self.loaded
         try:
-            asked = {"script": decoded(content), **_script_request(request)}
-            answer = self._run("answer", loaded, lambda data: text_bytes(for_slurm(walltime(data, asked))))
+            fields = {"script": decoded(content), **_script_request(request)}
+            answer = self._run("answer", loaded, lambda data: text_bytes(for_slurm(walltime(data, fields))))
             return await self._answer(answer, media=TEXT)
         except KernelcastError as error:
             return text_error(422, str(error))
@@ -318,8 +318,8 @@ def _script_request(request: Request) -> dict[str, Any]:
     if unknown or len(pairs) > _MOST_PARAMETERS:
         raise UsageError(f"query has {unknown[0]!r:.80}" if unknown else f"query has {len(pairs)} parameters")
     slurm = dict(value.partition("=")[::2] for name, value in pairs if name == "slurm")
-    asked = request.query_params.get("asked")
-    return {"slurm": slurm, **({} if asked is None else {"asked": asked})}
+    time_limit = request.query_params.get("asked")
+    return {"slurm": slurm, **({} if time_limit is None else {"asked": time_limit})}
 
 
 async def _watch(request: Request, gone: threading.Event) -> None:

@@ -76,8 +76,8 @@ def predict_trace(loaded: Loaded, values: dict[str, Any]) -> bytes:
 def _estimated(
     loaded: Loaded, values: dict[str, Any]
 ) -> tuple[FoundModel, Estimate, Estimator, FabricChoice | None]:
-    found, estimator, fabric, asked = _named(loaded, known_fields(values, PREDICT))
-    return found, estimator.predict(model=found.model, fabric=fabric, **asked), estimator, fabric
+    found, estimator, fabric, arguments = _named(loaded, known_fields(values, PREDICT))
+    return found, estimator.predict(model=found.model, fabric=fabric, **arguments), estimator, fabric
 
 
 def _named(
@@ -98,21 +98,21 @@ def layout_choices(loaded: Loaded, values: dict[str, Any]) -> dict[str, Any]:
     Raises:
         UsageError: a field is unknown, missing or wrong, or the layout itself is not valid.
     """
-    named, estimator, _, asked = _named(loaded, known_fields(values, PREDICT))
+    named, estimator, _, arguments = _named(loaded, known_fields(values, PREDICT))
     bundle = estimator.bundle
-    memory = asked.get("gpu_memory_bytes", usual_gpu_memory_bytes(bundle))
-    reserved = asked.get("reserved_memory_bytes", usual_reserved_bytes(bundle))
+    memory = arguments.get("gpu_memory_bytes", usual_gpu_memory_bytes(bundle))
+    reserved = arguments.get("reserved_memory_bytes", usual_reserved_bytes(bundle))
     found = choices(
-        asked["parallelism"],
+        arguments["parallelism"],
         named.model,
         bundle,
         usable_bytes=None if memory is None else max(0, memory - reserved),
-        simulated=asked["timeline"] == "simulate",
+        simulated=arguments["timeline"] == "simulate",
     )
     return {
         "format": CHOICES_FORMAT,
-        "gpus": asked["parallelism"].world_size,
-        "global_batch": asked["parallelism"].samples_per_update,
+        "gpus": arguments["parallelism"].world_size,
+        "global_batch": arguments["parallelism"].samples_per_update,
         "choices": {field: [one.to_dict() for one in several] for field, several in found.items()},
     }
 
@@ -127,8 +127,8 @@ def plan_run(loaded: Loaded, values: dict[str, Any]) -> dict[str, Any]:
     values = known_fields(values, RUN_PLAN)
     own = read_plan({name: value for name, value in values.items() if name in PLAN})
     values = {name: value for name, value in values.items() if name not in PLAN}
-    found, estimator, fabric, asked = _named(loaded, values)
-    estimate = estimator.predict(model=found.model, fabric=fabric, **asked)
+    found, estimator, fabric, arguments = _named(loaded, values)
+    estimate = estimator.predict(model=found.model, fabric=fabric, **arguments)
     planned = plan_of(estimator, estimate, own, fabric=fabric)
     return found.with_notes(planned.to_dict(with_fan=True))
 

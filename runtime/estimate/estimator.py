@@ -40,12 +40,12 @@ from kernelcast.runtime.byte_cache import Remembered
 from kernelcast.runtime.catalogue import load_bundle, source_meant
 from kernelcast.runtime.dataclass import replace
 from kernelcast.runtime.errors import UsageError
-from kernelcast.runtime.estimate.asked_step import AskedStep
 from kernelcast.runtime.estimate.components import bubble_share, components_of, first_alone, stages_of
 from kernelcast.runtime.estimate.defaults import host_link_bytes_per_s
 from kernelcast.runtime.estimate.device_memory import device_memory
 from kernelcast.runtime.estimate.doubts import provenance_of
 from kernelcast.runtime.estimate.estimate import Estimate
+from kernelcast.runtime.estimate.step_request import StepRequest
 from kernelcast.runtime.estimate.utilisation import peak_of, peak_of_step
 from kernelcast.runtime.memory.stages import on_cpu
 from kernelcast.runtime.operators import OPERATORS, Key
@@ -180,13 +180,13 @@ class Estimator:
             if value is not None:
                 field.check(value)
         over = find_fabric(fabric) if isinstance(fabric, str) else fabric
-        asked = (model, parallelism, cluster, bucket_entries, timeline, over)
-        question = (asked, interval, memory)
+        arguments = (model, parallelism, cluster, bucket_entries, timeline, over)
+        question = (arguments, interval, memory)
         known = self._remembered.get(question)
         if known is not None:
             return known
         self._check_chunks(parallelism)
-        estimate = self._predict(AskedStep.of(self.predictor, *asked), interval, memory)
+        estimate = self._predict(StepRequest.of(self.predictor, *arguments), interval, memory)
         self._remembered.put(question, estimate, _bytes_of(estimate))
         return estimate
 
@@ -202,8 +202,8 @@ class Estimator:
     ) -> float:
         """The step time of `predict` alone, in half the time; errors as there."""
         self._check_chunks(parallelism)
-        asked = (model, parallelism, cluster, bucket_entries, timeline, fabric)
-        return AskedStep.of(self.predictor, *asked).step_time_s()
+        arguments = (model, parallelism, cluster, bucket_entries, timeline, fabric)
+        return StepRequest.of(self.predictor, *arguments).step_time_s()
 
     def _check_chunks(self, parallelism: Parallelism) -> None:
         if self._most_chunks is not None and parallelism.chunks > self._most_chunks:
@@ -212,16 +212,21 @@ class Estimator:
             )
 
     def _predict(
-        self, asked: AskedStep, with_interval: bool, memory: tuple[int | None, int | None]
+        self, request: StepRequest, with_interval: bool, memory: tuple[int | None, int | None]
     ) -> Estimate:
-        model, layout, timeline, parts = asked.model, asked.parallelism, asked.timeline, asked.decomposed()
+        model, layout, timeline, parts = (
+            request.model,
+            request.parallelism,
+            request.timeline,
+            request.decomposed(),
+        )
         # Configuration 0 is the estimate, the others are its random draws.
         draws = draws_for(timeline, layout.chunks) if with_interval else 0
-        answers = asked.times(draws=draws, with_warnings=True)
-        engine = asked.engine_of(answers, draws=draws, parts=parts)
-        step = asked.configuration(engine, answers)
+        answers = request.times(draws=draws, with_warnings=True)
+        engine = request.engine_of(answers, draws=draws, parts=parts)
+        step = request.configuration(engine, answers)
         found_us = step.times(timeline)
-        steps_s = self._scattered(asked, engine, found_us.step_us / _US_PER_S)
+        steps_s = self._scattered(request, engine, found_us.step_us / _US_PER_S)
         step_time_s = float(steps_s[0])
         found, time_us = answers.asked, answers.asked.time_us
         return Estimate(
@@ -232,19 +237,19 @@ class Estimator:
             tokens_per_s=layout.samples_per_update * layout.sample_length(model) / step_time_s,
             components=components_of(parts, step, time_us),
             stages=tuple(stages_of(parts, step, time_us)),
-            memory=device_memory(self.bundle, model, layout, *memory, asked.cluster),
-            concerned=MappingProxyType(self._concerned(asked, found, parts)),
+            memory=device_memory(self.bundle, model, layout, *memory, request.cluster),
+            concerned=MappingProxyType(self._concerned(request, found, parts)),
             model=model,
             parallelism=layout,
-            cluster=asked.cluster,
-            cluster_source=asked.cluster_source,
-            processes_per_node=asked.processes,
-            answered_with=self._answered_with(asked.processes, found.sources.values()),
-            bucket_entries=asked.bucket_entries,
+            cluster=request.cluster,
+            cluster_source=request.cluster_source,
+            processes_per_node=request.processes,
+            answered_with=self._answered_with(request.processes, found.sources.values()),
+            bucket_entries=request.bucket_entries,
             peak=peak_of_step(self._peak, parts),
             provenance=replace(
                 self._provenance[timeline],
-                collectives=None if asked.over is None else asked.over.use,
+                collectives=None if request.over is None else request.over.use,
                 data=self._data(found.sources.values()),
             ),
             parts=parts,
@@ -253,40 +258,42 @@ class Estimator:
         )
 
     def _scattered(
-        self, asked: AskedStep, engine: Engine, steps_s: NDArray[np.float64]
+        self, request: StepRequest, engine: Engine, steps_s: NDArray[np.float64]
     ) -> NDArray[np.float64]:
         """The step's time and its draws, float64 [1 + draws], these with the errors of measured steps."""
         draws = len(steps_s) - 1
         if not draws:
             return steps_s
-        step_s, timeline = float(steps_s[0]), asked.timeline
+        step_s, timeline = float(steps_s[0]), request.timeline
         errors = self.step_errors.of(timeline)
-        kind = step_kind(asked.model, asked.parallelism)
-        spread = unexplained(asked.factors, draws, errors, kind, self._devices, is_carried=self._is_carried)
+        kind = step_kind(request.model, request.parallelism)
+        spread = unexplained(request.factors, draws, errors, kind, self._devices, is_carried=self._is_carried)
         if self.stack is not None:
-            spread = spread * asked.exposed_draws(self.stack, engine, step_us=step_s * _US_PER_S, draws=draws)
-        scattered = around(step_s, steps_s[1:], asked.factors, errors) * spread
+            spread = spread * request.exposed_draws(
+                self.stack, engine, step_us=step_s * _US_PER_S, draws=draws
+            )
+        scattered = around(step_s, steps_s[1:], request.factors, errors) * spread
         return np.concatenate([steps_s[:1], scattered])
 
     def _concerned(
-        self, step: AskedStep, asked: OperatorTimes, parts: Decomposition
+        self, step: StepRequest, answered: OperatorTimes, parts: Decomposition
     ) -> dict[AnswerWarning, frozenset[Question]]:
         """Warnings of the step, each with the questions that it concerns."""
-        collectives = frozenset(one for one in asked.answers if OPERATORS[one[0][0]].is_collective)
-        computing = frozenset(asked.answers) - collectives
-        updates = frozenset(one for one in asked.answers if one[0][0] == "adam")
+        collectives = frozenset(one for one in answered.answers if OPERATORS[one[0][0]].is_collective)
+        computing = frozenset(answered.answers) - collectives
+        updates = frozenset(one for one in answered.answers if one[0][0] == "adam")
         layout, processes = step.parallelism, step.processes
         entries = self.predictor.at(processes).bundle.entries
         of_step = (
             *((one, collectives) for one in self._devices_per_node(step)),
-            (devices_warning(layout.world_size), frozenset(asked.answers)),
+            (devices_warning(layout.world_size), frozenset(answered.answers)),
             (optimizer_warning(layout), updates),
             (offload_warning(layout, host_link_bytes_per_s(self.bundle)), updates),
             (concurrency_warning(self.bundle.manifest.compute, self._levels, processes), computing),
-            (stack_load_warning(self.stack, asked.sources.values(), entries), computing),
+            (stack_load_warning(self.stack, answered.sources.values(), entries), computing),
         )
         found = {warning: questions for warning, questions in of_step if warning is not None}
-        for warning, questions in asked.concerned.items():
+        for warning, questions in answered.concerned.items():
             # A sum that answers for its parts changes nothing unless a schedule splits them.
             if parts.is_split or not warning.is_part:
                 found[warning] = frozenset(questions)
@@ -309,12 +316,12 @@ class Estimator:
             sorted({level for key, level in answered.items() if not OPERATORS[key[0]].is_collective})
         )
 
-    def _devices_per_node(self, asked: AskedStep) -> tuple[AnswerWarning, ...]:
+    def _devices_per_node(self, request: StepRequest) -> tuple[AnswerWarning, ...]:
         """Warnings where the bundle's nodes, or the fabric's, have another number of devices than those used."""
         known = [one.gpus_per_node for one in self.bundle.manifest.fabric]
-        over = asked.over
+        over = request.over
         fabric = None if over is None or not over.is_asked else (over.name, over.devices_per_node)
-        used, source = asked.cluster.gpus_per_node, asked.cluster_source
+        used, source = request.cluster.gpus_per_node, request.cluster_source
         return devices_per_node_warnings(used, source, bundle=known, fabric=fabric)
 
 

@@ -46,7 +46,7 @@ _LOG_STEP = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AskedStep:
+class StepRequest:
     """A step of `model` on `cluster`; `over` answers the collectives, `processes` compute at once on the fullest node,
     `times` makes what answers questions, `engine_of` an engine that asks it.
     """
