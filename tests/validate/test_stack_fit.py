@@ -244,7 +244,7 @@ def test_the_command_prints_writes_and_is_understood(tmp_path: Path, make_bundle
     shown = CliRunner().invoke(fit_command, words, catch_exceptions=False).output
     assert "ours: some software" in shown
     assert "2 steps of runs.toml" in shown
-    assert "left out" in shown
+    assert "cross-validated" in shown
     document = json.loads(CliRunner().invoke(fit_command, [*words, "--json"], catch_exceptions=False).output)
     stack = read_stack(output)
     assert stack.compute == document["stack"]["compute"]
