@@ -40,7 +40,8 @@ def estimator(hardware: str) -> Estimator:
 
 def shown(found: SearchResult) -> Iterator[str]:
     counts = found.to_dict(tokens=10**9, price_per_gpu_hour=2.0)
-    yield f"  { ({name: counts[name] for name in ('layouts', 'out_of_memory', 'unanswered', 'evaluated')}) } {found.problems}"
+    numbers = [counts[name] for name in ("layouts", "out_of_memory", "unanswered", "evaluated")]
+    yield f"  {numbers} {found.problems}"
     yield f"  {counts['invalid']}"
     yield f"  { ({name: value for name, value in counts['asked'].items() if value}) }"
     for name, answers in (("top", found.top), ("front", found.front)):
