@@ -1,7 +1,7 @@
 """All that is said of drawn steps on hardware that ships, but operators: `drawn_answers.txt`.
 
-WRITE_DRAWN_ANSWERS=1 pytest THIS_FILE writes it again, also after a bundle was trained again (tests/golden has the times
-of more layouts). Numbers have four digits, ends of intervals and what follows from them two.
+WRITE_DRAWN_ANSWERS=1 pytest THIS_FILE writes it again, also after a bundle was trained again; tests/golden has the
+times of more layouts. Numbers have four digits, ends of intervals and what follows from them two.
 """
 
 import os
