@@ -68,10 +68,8 @@ def _products(tables: Tables) -> list[Sample]:
     return [one for one in samples if one.operator.startswith("gemm") and _is_large(one)]
 
 
-def _is_large(sample: Sample) -> bool:
-    return min(sample.vector) >= FEWEST_TOKENS and sample.vector[0] <= MOST_TOKENS.get(
-        sample.dtype, sample.vector[0]
-    )
+def _is_large(row: Sample) -> bool:
+    return min(row.vector) >= FEWEST_TOKENS and row.vector[0] <= MOST_TOKENS.get(row.dtype, row.vector[0])
 
 
 def lines() -> str:

@@ -254,5 +254,5 @@ def require_field(values: Mapping[str, Any], name: str) -> Any:
         UsageError: it is missing.
     """
     if name not in values:
-        raise UsageError(f"{name} is missing in the request")
+        raise UsageError(f"{name} is not given in the request")
     return values[name]

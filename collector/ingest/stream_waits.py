@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from kernelcast.collector.ingest.kernel_columns import Pieces, Rows
-from kernelcast.collector.traces.arguments import arguments_of, whole
+from kernelcast.collector.traces.args import arguments_of, whole
 from kernelcast.collector.traces.call_tree import CallTree
 from kernelcast.collector.traces.events import SYNC_CATEGORY
 from kernelcast.collector.traces.kineto import Trace
@@ -34,12 +34,10 @@ def recorded_waits(trace: Trace, tree: CallTree) -> list[_Wait]:
         return found
     called_us = dict(zip(tree.launches.correlation.tolist(), tree.launches.start_us.tolist(), strict=True))
     for event in events:
-        arguments = arguments_of(event)
-        device, stream, awaited = (
-            whole(one) for one in (arguments.device, arguments.stream, arguments.awaited_stream)
-        )
+        args = arguments_of(event)
+        device, stream, awaited = (whole(one) for one in (args.device, args.stream, args.awaited_stream))
         waited_us, marked_us = (
-            called_us.get(one) for one in (event.correlation, whole(arguments.mark_correlation))
+            called_us.get(one) for one in (event.correlation, whole(args.mark_correlation))
         )
         if None not in (stream, awaited, waited_us, marked_us) and stream != awaited:
             found.append(_Wait(device or 0, stream, awaited, waited_us, marked_us))  # type: ignore[arg-type]

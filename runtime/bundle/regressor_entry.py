@@ -249,9 +249,7 @@ class RegressorEntry(Record):
         holds = list(self.layouts) == sorted(set(self.layouts)) and (collective or not self.layouts)
         self.require("layouts", holds, "distinct [nodes, GPUs per node], sorted, of collectives only")
         if self.interval.by == "layout" and not collective:
-            raise DataError(field="by", found="layout", expected="size: layout is for collectives").at(
-                "interval"
-            )
+            raise DataError(field="by", found="layout", expected="size (no collective)").at("interval")
 
     def _check_ranges(self, known: Operator) -> None:
         equal = "two features of the operator that may be equal, or none"

@@ -214,11 +214,11 @@ class Estimator:
     def _predict(
         self, request: StepRequest, with_interval: bool, memory: tuple[int | None, int | None]
     ) -> Estimate:
-        model, layout, timeline, parts = (
+        model, layout, parts, timeline = (
             request.model,
             request.parallelism,
-            request.timeline,
             request.decomposed(),
+            request.timeline,
         )
         # Configuration 0 is the estimate, the others are its random draws.
         draws = draws_for(timeline, layout.chunks) if with_interval else 0

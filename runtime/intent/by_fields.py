@@ -95,9 +95,7 @@ def read_question_fields(
     names = [name for name in known if name != "stack"]
     for name in values:
         if name == "stack":
-            raise UsageError(
-                "stack is given with a question, expected an estimator with the stack (Estimator.load or with_stack)"
-            )
+            raise UsageError("stack is given with a question, expected an estimator with the stack")
         if name not in names:
             raise unknown_field(name, names)
     length = values.pop("sequence_length", None)

@@ -56,7 +56,7 @@ def read_question(
     """
     for name in ("gpus", "global_batch"):
         if name not in values:
-            raise UsageError(f"{name} is missing in the question", field=name)
+            raise UsageError(f"{name} is not given in the question", field=name)
     gpus = _listed("gpus", SEARCH["gpus"], values["gpus"])
     options = ("timeline", "rank_by", "top", "bucket_entries", "fit_probability")
     limits = {name: _limit(name, field, values[name]) for name, field in LIMITS.items() if name in values}

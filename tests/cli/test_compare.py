@@ -187,7 +187,7 @@ def test_a_log_has_no_trace_to_store(
 ) -> None:
     log = log_of(tmp_path / "train.log", 10)
     printed = run(capsys, "--log", log, "--db", tmp_path / "x.db", *asked, status=2)
-    assert "--db keeps steps with their traces, found none" in printed
+    assert "--db stores steps with their traces, found no traces" in printed
     assert printed.count("\n") == 1
 
 
@@ -309,7 +309,7 @@ def test_published_steps_of_the_model_stand_beside_it(capsys: pytest.CaptureFixt
     for rate, side in ((low * 0.9, "slower than"), ((low + high) / 2, "among"), (high * 1.1, "faster than")):
         assert f", is {side} these" in run(capsys, "--tokens-per-second", rate, *STATED)
     # A usual speed that is slow for the prediction: what it lacks is the software.
-    hint = "--framework torchtitan takes its defaults and its stack"
+    hint = "--framework torchtitan sets its defaults and its stack"
     usual = ("--tokens-per-second", (low + high) / 2, *STATED)
     assert hint in run(capsys, *usual)
     assert hint not in run(capsys, *usual, "--framework", "torchtitan")

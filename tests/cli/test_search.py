@@ -199,7 +199,7 @@ def test_limits_and_ranking(bundle: Path, model_file: Path) -> None:
         ),
         (
             ("--reserved-memory", "2"),
-            "reserved_memory is '2' without a unit, expected one of B, kB, MB, GB, TB, KiB, MiB, GiB, TiB, as in 2GB",
+            "--reserved-memory is '2' without a unit, expected one of B, kB, MB, GB, TB, KiB, MiB, GiB, TiB, as in 2GB",
         ),
         (("--gpu-memory", "much"), "--gpu-memory is 'much', expected a size such as 80GB or 40GiB"),
         (("--top", "0"), "--top is '0', expected a whole number from 1 to 10000"),

@@ -130,7 +130,7 @@ def test_models_as_fields(server: Server) -> None:
     assert server.post("/model", {"model": {**config, "model_type": "t5"}}).error.startswith(
         "model file model: "
     )
-    assert server.post("/model", {}).error == "model is missing in the request"
+    assert server.post("/model", {}).error == "model is not given in the request"
 
 
 def test_pictures_pages_and_traces(server: Server) -> None:

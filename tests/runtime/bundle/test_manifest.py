@@ -177,7 +177,7 @@ ENTRY = ("regressors", 0)
                     "log_half_widths": [0.1, 0.2],
                 },
             ),
-            f"{GELU_ENTRY}: interval.by is 'layout', expected size: layout is for collectives",
+            f"{GELU_ENTRY}: interval.by is 'layout', expected size (no collective)",
         ),
         (
             set_in(*ENTRY, "layouts", to=[[1, 2]]),

@@ -95,7 +95,7 @@ def test_the_best_of_a_search_is_what_predict_finds(h100: Estimator) -> None:
         ({"global_batchs": 16}, r"field 'global_batchs' is unknown \(did you mean global_batch\?\)"),
         (
             {"stack": "fsdp-composer"},
-            "stack is given with a question, expected an estimator with the stack (Estimator.load or with_stack)",
+            "stack is given with a question, expected an estimator with the stack",
         ),
         ({"fabric": "h100-401g"}, "fabric 'h100-401g' is unknown"),
         ({"gpus": 8}, "global_batch is not given"),

@@ -95,5 +95,5 @@ def test_lists_have_some_different_items(bundle: Bundle) -> None:
     for name in ("gpus", "global_batch"):
         values = {"gpus": [8], "global_batch": 32}
         values.pop(name)
-        with pytest.raises(UsageError, match=rf"^{name} is missing in the question$"):
+        with pytest.raises(UsageError, match=rf"^{name} is not given in the question$"):
             read_question(values, model=MODEL, bundle=bundle)

@@ -251,9 +251,9 @@ SLOW_PRODUCTS = [
         (
             [row("copy", 1.0, None), row("fill", 4.0, None), row("add", 2.0, None), row("mul", 3.0, None),
              row("gelu", None, 0.5), row("silu", None, 1.5), row("softmax", 0.0, None)],
-            [("unknown_kernels", 8.0, "kernels that the prediction does not contain take 10,000.0 ms a step "
-              "(fill (forward) 4,000.0 ms, mul (forward) 3,000.0 ms, add (forward) 2,000.0 ms); what it contains and "
-              "the trace does not show is 2,000.0 ms (silu, gelu: perhaps not fused)")],
+            [("unknown_kernels", 8.0, "kernels that were not predicted take 10,000.0 ms a step "
+              "(fill (forward) 4,000.0 ms, mul (forward) 3,000.0 ms, add (forward) 2,000.0 ms); predicted operators "
+              "that the trace does not show take 2,000.0 ms (silu, gelu: perhaps not fused)")],
         ),
     ],
 )  # fmt: skip
