@@ -18,6 +18,7 @@ def test_tensors_keep_their_values_and_ask_for_no_gradient_more() -> None:
     assert x.requires_grad
     assert x.is_leaf
     assert ids.tolist() == [0, 1, 2, 3, 4]
+    assert (x._version, ids._version) == (1, 0)  # numbers are written once, ids not
 
 
 def test_more_than_the_cache_is_streamed_through_it() -> None:
