@@ -102,8 +102,12 @@ def drawn_time(seed: str) -> list[Repetition]:
 class Watch:
     """A machine whose reference product takes longer from look to look."""
 
+    broken = -1
+
     def __init__(self, place: Any) -> None:
         self.looks = 0
+        if local.world.rank == self.broken:
+            raise MemoryError("no room for it")
 
     def with_best(self) -> "Watch":
         self.looks = 100
@@ -226,6 +230,8 @@ def everything(monkeypatch: pytest.MonkeyPatch, folder: Path, plan: Plan) -> str
             lines += collected(
                 monkeypatch, path, named, other, keys, seed=seed + 10, layouts=layouts, timeout_s=7.5
             )
+    monkeypatch.setattr(Watch, "broken", 2)
+    lines += collected(monkeypatch, folder / "x.db", plan, settings, keys, seed=1)
     lines += collected(monkeypatch, folder / "none" / "x.db", plan, settings, keys, seed=1)
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
