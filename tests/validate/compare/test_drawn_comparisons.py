@@ -66,18 +66,19 @@ def ran(estimate: Estimate, drawn: Random, wild: float) -> TracedSteps:
                 "compute": sum(one.time_s for one in own if one.class_ == "compute"),
                 "exposed_communication": sum(one.time_s for one in own if one.class_ == "communication"),
                 **{
-                    name: drawn.choice([0.0, 0.0, 1e-5, 2e-4 * (1 + rank)]) if late else 0.0 for name in PARTS
+                    name: drawn.choice([0.0, 0.0, 0.0123, 0.2345 * (1 + rank)]) if late else 0.0
+                    for name in PARTS
                 },
             }
-    gap = Gap(rank=drawn.choice(ranks), time_s=1.5e-4, name="aten::mm", scope=drawn.choice(["", "loss"]))
-    found = RankFinding(kind="slow_device", rank=0, group_ranks="", delay_ms=0.3, line="rank 0 is late")
+    gap = Gap(rank=drawn.choice(ranks), time_s=0.1567, name="aten::mm", scope=drawn.choice(["", "loss"]))
+    found = RankFinding(kind="slow_device", rank=0, group_ranks="", delay_ms=321.0, line="rank 0 is late")
     link = replace(found, kind="slow_link", rank=None, group_ranks="[0, 1]", line="a link is slow")
     return TracedSteps(
         run_id="0123456789abcdef", hardware=drawn.choice(["Example GPU, 40 GiB", "another", "unknown device"]),
         world_size=drawn.choice([None, *[world] * 8, world + 1]), parts_s=parts, work=tuple(work),
         gaps=(gap,) if late else (),
         findings=tuple(one for one in (found, link) if drawn.random() < 0.15),
-        loader_s={(rank, step): 1e-4 for rank in ranks for step in steps} if drawn.random() < 0.2 else {},
+        loader_s={(rank, step): 0.1789 for rank in ranks for step in steps} if drawn.random() < 0.2 else {},
     )  # fmt: skip
 
 
