@@ -187,7 +187,7 @@ def stored(path: Path) -> Iterator[str]:
         assert len({run.started_at for run in runs.values()}) == len({run.plan for run in runs.values()})
         for one in database.samples_in_full():
             run = runs[one.run_id]
-            times = f"{len(one.repetitions)} of {one.time_us}, {one.quiet_us}, beside {one.reference_us}"
+            times = f"{len(one.repetitions)} of {one.time_us}, {one.quiet_us}, reference {one.reference_us}"
             flags = ", ".join(f"{name} ({detail})" for name, detail in one.flags)
             yield (
                 f"{one.operator} {one.vector} {one.direction} {one.dtype} {one.status} {one.reason} {times}"

@@ -1,7 +1,7 @@
-"""Steps of several layouts that ran otherwise than predicted, as drawn: drawn_comparisons.txt, to four digits.
+"""Steps of several layouts that ran unlike their prediction, as drawn: drawn_comparisons.txt, to four digits.
 
 WRITE_DRAWN_COMPARISONS=1 pytest THIS_FILE writes it again. What ran is what was predicted, with calls left out, longer,
-renamed or cut, and with others that nobody predicted.
+renamed or cut, and with others that no prediction has.
 """
 
 import os
