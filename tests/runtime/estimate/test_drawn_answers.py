@@ -1,7 +1,7 @@
 """All that is said of drawn steps on hardware that ships, but operators: `drawn_answers.txt`.
 
-WRITE_DRAWN_ANSWERS=1 pytest THIS_FILE writes it again, also after a bundle was trained again (tests/golden has the times
-of more layouts). Numbers have four digits, ends of intervals and what follows from them two.
+WRITE_DRAWN_ANSWERS=1 pytest THIS_FILE writes it again, also after a bundle was trained again; tests/golden has the
+times of more layouts. Numbers have four digits, ends of intervals and what follows from them two.
 """
 
 import os
@@ -44,7 +44,7 @@ def estimator(hardware: str, stack: str | None) -> Estimator:
 
 def short(value: Any, *, digits: int = 4) -> Any:
     if isinstance(value, float):
-        return float(f"{value:.{digits}g}")
+        return float(f"{value:.{digits}g}") if abs(value) > 1e-9 else 0.0  # rounding
     if isinstance(value, dict):
         return {
             name: short(one, digits=2 if UNSURE.search(str(name)) else digits) for name, one in value.items()
