@@ -71,6 +71,7 @@ def test_every_operator_and_direction_is_stored(database: Database, plan: Plan, 
         assert sample.run_id == run.id
         assert sample.measured_at is not None
     assert (run.command, run.plan, run.fabric_id) == ("collect compute", "tiny", None)
+    assert dict(run.conditions) == {"processes_per_node": 1}
 
     missing = [s for s in stored if s.status is Status.UNSUPPORTED]
     assert {s.operator for s in missing} == {"fused_causal_softmax"}

@@ -14,7 +14,7 @@ from kernelcast.collector.communication.timing import CommPoint, time_point, tog
 from kernelcast.collector.communication.world import World
 from kernelcast.collector.measuring.harness import Effort
 from kernelcast.collector.measuring.outcome import Untimed
-from kernelcast.store import Status
+from kernelcast.store import Kernel, Status
 
 PAIR = Layout(nodes=1, per_node=2, groups=((0, 1),), processes_per_node=2)
 EFFORT = Effort(warm_up_iterations=1, most_in_block=10, most_blocks=3, stable_within=-1.0, most_seconds=1e6)
@@ -96,3 +96,33 @@ def test_a_failure_of_one_is_raised_on_all() -> None:
         together(Peers(lambda own: said), lambda: 1)  # type: ignore[arg-type]
     assert (caught.value.status, caught.value.reason) == (Status.UNSUPPORTED, "x" * 400 + " (process 1)")
     assert together(Peers(), lambda: 1) == 1  # type: ignore[arg-type]
+
+
+def test_of_groups_the_slowest_counts_with_its_own_clock_and_kernels() -> None:
+    """Two groups of two: the quicker of each did not wait, the later of both decides."""
+    layout = Layout(nodes=1, per_node=2, groups=((0, 1), (2, 3)), processes_per_node=4)
+    times_us = [[50, 90, 7], [40, 95, 9], [30, 99, 60], [35, 98, 61]]
+    blocks: list[int] = []
+
+    class Four(Peers):
+        def gather(self, own: Any) -> list[Any]:
+            if not isinstance(own, list):
+                return [own] * 4
+            blocks.append(len(own))
+            return [
+                [
+                    replace(own[0], time_us=float(time), start_us=1000.0 * rank + n,
+                            kernels=(Kernel(name=f"{rank}", stream=rank, start_us=0.0, duration_us=1.0),))
+                    for n, time in enumerate(times)
+                ]
+                for rank, times in enumerate(times_us)
+            ]  # fmt: skip
+
+    point = CommPoint(operator="all_reduce", layout=layout, entries=64)
+    found = time_point(point, Four(), torch.float32, EFFORT)  # type: ignore[arg-type]
+    assert blocks == [10, 10, 10]
+    assert [(one.index, one.time_us, one.start_us, one.kernels[0].name) for one in found] == [
+        (n + 3 * block, time, start, name)
+        for block in range(3)
+        for n, (time, start, name) in enumerate([(40, 1000, "1"), (98, 3001, "3"), (60, 2002, "2")])
+    ]

@@ -8,6 +8,8 @@ from kernelcast.collector.machine.probe_cpu import cpu_caches, last_level_cache_
 from kernelcast.collector.measuring import cache_state
 from kernelcast.collector.measuring.cache_state import CacheState
 
+MOST_BYTES = cache_state._MOST_CPU_BYTES  # less while tests run
+
 
 def test_tensors_keep_their_values_and_ask_for_no_gradient_more() -> None:
     x = torch.randn(3, 4).requires_grad_()
@@ -18,13 +20,20 @@ def test_tensors_keep_their_values_and_ask_for_no_gradient_more() -> None:
     assert x.requires_grad
     assert x.is_leaf
     assert ids.tolist() == [0, 1, 2, 3, 4]
+    assert (x._version, ids._version) == (1, 0)  # numbers are written once, ids not
 
 
-def test_more_than_the_cache_is_streamed_through_it() -> None:
+@pytest.mark.parametrize(
+    ("cache_bytes", "streamed_bytes"),
+    [(3 << 20, 9 << 19), (0, 48 << 20), (64 << 20, 96 << 20), (1 << 30, 96 << 20)],
+)
+def test_half_as_much_again_as_the_cache_is_streamed_through_it(
+    monkeypatch: pytest.MonkeyPatch, cache_bytes: int, streamed_bytes: int
+) -> None:
+    monkeypatch.setattr(cache_state, "last_level_cache_bytes", lambda: cache_bytes)
+    monkeypatch.setattr(cache_state, "_MOST_CPU_BYTES", MOST_BYTES)
     streamed = CacheState(torch.device("cpu"))._stream
-    assert streamed.numel() * streamed.element_size() >= min(
-        last_level_cache_bytes(), cache_state._MOST_CPU_BYTES
-    )
+    assert streamed.numel() * streamed.element_size() == streamed_bytes
 
 
 def test_the_last_level_is_the_largest() -> None:

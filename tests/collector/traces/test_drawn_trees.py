@@ -19,7 +19,7 @@ NAMES = ("aten::mm", "aten::addmm", "aten::add_", "c10d::allreduce_", "record_pa
 NODES = ("AddmmBackward0", "MmBackward0", "torch::autograd::AccumulateGrad", "MyFunctionBackward")
 
 
-def events_of(drawn: Random) -> list[dict[str, Any]]:
+def events_of(drawn: Random, numbers: int = 5, end: int = 120) -> list[dict[str, Any]]:
     events: list[dict[str, Any]] = []
 
     def event(cat: str, name: str, start: float, time: float, tid: int, **args: Any) -> None:
@@ -44,7 +44,7 @@ def events_of(drawn: Random) -> list[dict[str, Any]]:
                 break
             args: dict[str, Any] = {"External id": drawn.randrange(1, 30)}
             if drawn.random() < 0.5:
-                args["Sequence number"] = drawn.randrange(5)
+                args["Sequence number"] = drawn.randrange(numbers)
             kind = drawn.random()
             if kind < 0.15:
                 node = drawn.choice(NODES)
@@ -64,7 +64,7 @@ def events_of(drawn: Random) -> list[dict[str, Any]]:
             start = until
 
     for tid in (1, 2):
-        nested(0, 120, 5, tid)
+        nested(0, end, 5, tid)
     launches = [one for one in events if one["cat"] == "cuda_runtime"]
     for place in range(drawn.choice([0, 4, 8])):
         known = (
@@ -90,8 +90,10 @@ def events_of(drawn: Random) -> list[dict[str, Any]]:
 
 def trees() -> Iterator[str]:
     drawn = Random(5)
-    for number in range(90):
-        trace = parse_trace(json.dumps({"traceEvents": events_of(drawn)}).encode(), Path("made.json"))
+    for number in range(96):
+        # In the last trees many calls have one number.
+        events = events_of(drawn) if number < 90 else events_of(drawn, numbers=1 + number % 2, end=400)
+        trace = parse_trace(json.dumps({"traceEvents": events}).encode(), Path("made.json"))
         tree = CallTree(trace, annotations=("kernelcast.",) if number % 2 else ())
         yield f"{number}: {tree.parents} {[round(one, 3) for one in tree.self_times_us]}"
         yield f"  nodes {tree.backward_nodes} again {[place for place, one in enumerate(tree.recomputed) if one]}"

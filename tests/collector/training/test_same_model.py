@@ -3,10 +3,15 @@
 import json
 from math import prod
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from kernelcast.collector.launch import run_workers
+from kernelcast.runtime import ModelConfig
+from tests.collector.training.compared import compared
+from tests.collector.training.in_threads import of_every_rank_in_groups
 
 GPT = {
     "name": "gpt", "hidden_size": 32, "sequence_length": 16, "attention_heads": 4, "layers": 4, "vocabulary_size": 200
@@ -62,75 +67,20 @@ MODELS = {
     "parallel residual": GPT | {"parallel_residual": True},
     "unfused": LLAMA | {"attention": "unfused", "rotary": False},
 }
-
+WINDOWS = LLAMA | {"sliding_window": 5, "global_interval": 2}
 # Every rank trains its part of each layout and, by itself, the whole; then it compares what it holds.
 WORKER = """
 import json, sys, torch, torch.distributed as dist
-from kernelcast.collector.training.groups import GroupCache, Groups, Shard
-from kernelcast.collector.training.job import TrainingJob
-from kernelcast.collector.training.worker import Trainer
-from kernelcast.runtime import ModelConfig, Parallelism
-
-NORM = 0.25  # well below the norm of these gradients
-
-def own(name, whole, model, index, parts, experts):
-    def rows(block): return block.chunk(parts)[index]
-    if name.endswith((".experts_gate_up", ".experts_down")):
-        return whole.chunk(experts[1])[experts[0]]
-    if parts == 1: return whole
-    if name.endswith((".qkv", ".qkv_bias")):
-        h, k = model.attention_heads * model.head_size, model.kv_heads * model.head_size
-        return torch.cat([rows(part) for part in whole.split([h, k, k])])
-    if name.endswith((".mlp_up", ".mlp_up_bias", ".mlp_gate_up")):
-        return torch.cat([rows(part) for part in whole.chunk(2 if model.activation == "swiglu" else 1)])
-    if name.endswith((".attention_output", ".mlp_down")):
-        return whole.chunk(parts, dim=1)[index]
-    return rows(whole) if name.startswith(("embedding.", "logits.weights.logits")) else whole
-
-def differences(model, options, cache, rank):
-    layout = Parallelism(**{"pp": 1, "tp": 1, "dp": 1, "micro_batch": 2, "micro_batches": 4} | options)
-    groups = Groups.of(layout, rank, cache)
-    alone = Parallelism(pp=1, tp=1, dp=1, micro_batch=2, micro_batches=4 * layout.dp)
-    if groups is None: return None
-    cpu = torch.device("cpu")
-    trainer = Trainer(TrainingJob(model=model, parallelism=layout, bucket_entries=1000), groups, device=cpu, seed=3)
-    no_groups = Groups(stage=0, data_index=0, shard=Shard(), world=None, pipeline=None, data=None, expert_data=None)
-    whole = Trainer(TrainingJob(model=model, parallelism=alone), no_groups, device=cpu, seed=3)
-    loss, expected = torch.tensor(trainer.passes()), whole.passes()
-    dist.all_reduce(loss, group=groups.world)
-    found = {"loss": [float(loss) / layout.tp, expected]}
-    known = {}
-    for what in ("gradients", "clipped", "weights"):
-        if what == "clipped":
-            trainer.clip(NORM), whole.clip(NORM)
-            squares = torch.stack([p.grad.square().sum() for p in whole.chunks[0].parameters()])
-            found["norm"] = float(squares.sum().sqrt())
-        if what == "weights":
-            trainer._optimizer.step(), whole._optimizer.step()
-        values = {n: p if what == "weights" else p.grad for n, p in whole.chunks[0].named_parameters()}
-        worst, compared = 0.0, 0
-        for chunk, number in zip(trainer.chunks, range(groups.stage, layout.chunks, layout.pp)):
-            before = sum(trainer._job.chunk_layers[:number])
-            for name, parameter in chunk.named_parameters():
-                head, _, tail = name.partition(".")
-                if head == "layers":
-                    index, _, rest = tail.partition(".")
-                    name = f"layers.{before + int(index)}.{rest}"
-                expected = own(name, values[name], model, groups.shard.index, layout.tp,
-                               (groups.shard.experts.index, layout.ep))
-                mine = parameter if what == "weights" else parameter.grad
-                worst = max(worst, float((mine - expected).abs().max() / expected.abs().max().clamp_min(1e-12)))
-                compared += mine.numel()
-        found[what] = worst
-    found["compared"] = compared
-    return found
+from kernelcast.collector.training.groups import GroupCache
+from kernelcast.runtime import ModelConfig
+from tests.collector.training.compared import compared
 
 request = json.loads(open(sys.argv[1]).read())
 torch.set_num_threads(1)
 dist.init_process_group("gloo")
 rank, cache, answers = dist.get_rank(), GroupCache(), {}
 for label, (model, options) in request.items():
-    answers[label] = differences(ModelConfig(**model), options, cache, rank)
+    answers[label] = compared(ModelConfig(**model), options, cache, rank)
     dist.barrier()
 open(f"{sys.argv[2]}/{rank}", "w").write(json.dumps(answers))
 dist.destroy_process_group()
@@ -140,11 +90,10 @@ dist.destroy_process_group()
 @pytest.mark.slow
 def test_every_layout_trains_the_same_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "compares.py").write_text(WORKER)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{Path(__file__).parents[3]}")
     cases = {f"gpt {name}": (GPT, options) for name, options in LAYOUTS.items()}
     cases |= {f"mixture {name}": (MIXTURE, options) for name, options in OF_EXPERTS.items()}
-    windows = LLAMA | {"sliding_window": 5, "global_interval": 2}
-    cases |= {"windows 1-1-1-cp2": (windows, CONTEXT)}
+    cases |= {"windows 1-1-1-cp2": (WINDOWS, CONTEXT)}
     cases |= {f"{name} 2-2-1": (model, {"pp": 2, "tp": 2}) for name, model in MODELS.items()}
     request = tmp_path / "request.json"
     request.write_text(json.dumps(cases))
@@ -154,12 +103,47 @@ def test_every_layout_trains_the_same_model(tmp_path: Path, monkeypatch: pytest.
         found = [rank[label] for rank in ranks if rank[label] is not None]
         sizes = [options.get(name, 1) for name in ("pp", "tp", "dp", "cp")]
         assert len(found) == prod(sizes), label
-        for one in found:
-            assert one["loss"][0] == pytest.approx(one["loss"][1], rel=1e-5), label
-            assert one["loss"][1] == pytest.approx(5.55, abs=0.3), label  # ln 256: it knows nothing yet
-            # float32 sums in another order; a wrong gradient is off by percents.
-            assert one["gradients"] < 5e-4, label
-            assert one["norm"] == pytest.approx(0.25, rel=1e-4), label
-            assert one["clipped"] < 5e-4, label
-            assert one["weights"] < 5e-4, label
-            assert one["compared"] > 3000, label
+        check(label, found)
+
+
+def check(label: str, found: list[Any]) -> None:
+    for one in found:
+        assert one["loss"][0] == pytest.approx(one["loss"][1], rel=1e-5), label
+        assert one["loss"][1] == pytest.approx(5.55, abs=0.3), label  # ln 256: it knows nothing yet
+        # float32 sums in another order; a wrong gradient is off by percents.
+        assert one["gradients"] < 5e-4, label
+        assert one["norm"] == pytest.approx(0.25, rel=1e-4), label
+        assert one["clipped"] < 5e-4, label
+        assert one["weights"] < 5e-4, label
+        assert one["compared"] > 3000, label
+
+
+# Parts of the whole model's loss, which knows nothing yet, and the norm of its gradients.
+WHOLE = {
+    "alone": (GPT, {}, 5.54494, 0.87699),
+    "shards": (LLAMA, {"tp": 2, "recompute": "selective"}, 5.56332, 0.850081),
+    "replicas of shards": (GPT, {"tp": 2, "dp": 2, "zero": 0, "recompute": "full"}, 5.54188, 0.586883),
+    "windows": (WINDOWS, CONTEXT | {"zero": 0, "dp": 2}, 5.55756, 0.616782),
+    "parallel residual": (MODELS["parallel residual"], CONTEXT | {"tp": 2, "zero": 0}, 5.54171, 0.868705),
+    "unfused": (
+        MODELS["unfused"],
+        {"tp": 2, "recompute": "selective", "recompute_modules": ["mlp"]},
+        5.56326,
+        0.850153,
+    ),
+    "experts": (MIXTURE, OF_EXPERTS["1-1-4-ep2"], 5.55347, 0.431224),
+}
+
+
+@pytest.mark.parametrize("label", WHOLE)
+def test_threads_train_the_same_model(label: str) -> None:
+    """Layouts without stages and sharded optimizers, which need processes."""
+    model, options, loss, norm = WHOLE[label]
+    size = prod(options.get(name, 1) for name in ("tp", "dp", "cp"))
+
+    def on_rank(rank: int, of: Any) -> dict[str, Any] | None:
+        return compared(ModelConfig(**model), options, SimpleNamespace(of=of), rank)
+
+    found = of_every_rank_in_groups(size, on_rank)
+    check(label, found)
+    assert [one["whole"] for one in found] == [pytest.approx([loss, norm], rel=1e-4)] * size
