@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from kernelcast.collector.ingest.kernel_columns import Pieces, Rows
-from kernelcast.collector.traces.args import arguments_of, whole
+from kernelcast.collector.traces.arguments import arguments_of, whole
 from kernelcast.collector.traces.call_tree import CallTree
 from kernelcast.collector.traces.events import SYNC_CATEGORY
 from kernelcast.collector.traces.kineto import Trace
