@@ -206,7 +206,7 @@ def _students_factor(degrees: float) -> float:
 
 
 def check_fixed(fixed: Mapping[str, float]) -> None:
-    """Refuse factors that are set: a UsageError names one that is unknown or out of bounds."""
+    """Check the factors of --fix; UsageError for one that is unknown or out of bounds."""
     for name, value in fixed.items():
         if name not in NAMES:
             raise UsageError(f"fixed {shown(name)} is unknown, expected one of {', '.join(NAMES)}")

@@ -78,7 +78,7 @@ class KernelChange:
         return 0.0 if held is None else OPERATORS[operator].flops(direction, vector) / held * _US_PER_S
 
     def warning(self, key: Key, ratio: TimeRatio, entry: RegressorEntry) -> AnswerWarning:
-        """What an answer says of a ratio that was applied, published within `log_half_width` of its logarithm."""
+        """The warning about an applied ratio, whose logarithm is published within ± `log_half_width`."""
         of = {"kind": KERNEL, "operator": FUSED, "direction": key[1].value}
         values = {**of, "asked": self.asked, "measured": measured_kernel(entry, self.manifest)}
         values |= values_of(ratio, "factor", "log_half_width", "source")

@@ -66,7 +66,7 @@ class Chunks(Row):
         raise NotImplementedError
 
     def write(self, facts: Facts) -> Part:
-        """Chunks of the same size by their number or size, others by the layout."""
+        """Equal chunks as their number or size, unequal ones as a pipeline layout."""
         schedule, counts = facts["schedule"], facts["layer_counts"]
         used = "interleaved" if facts["virtual_stages"] > 1 else "1f1b"
         name = "1F1B" if used == "1f1b" else "interleaved 1F1B"

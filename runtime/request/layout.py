@@ -236,10 +236,10 @@ class Parallelism(LayoutFields):
         return self.sequences_per_sample * model.sequence_length
 
     def check(self, model: ModelConfig) -> None:
-        """Check that `model` can be cut in this way. UsageError where `tp` does not divide the attention heads, the
-        key-value heads or the MLP width (with sequence parallelism also the sequence), another degree what it cuts, or
-        `layer_counts` do not add up to the layers; `cp` without fused attention, `ep` without experts, experts with
-        `tp` but without sequence parallelism; a kernel of fused attention without one.
+        """Check that `model` can be cut this way. UsageError where `tp` does not divide the attention heads, key-value
+        heads or MLP width (with sequence parallelism also the sequence), or another degree its dimension; where
+        `layer_counts` do not add up to the layers; for `cp` or `attention_kernel` without fused attention, `ep`
+        without experts, and experts with `tp` but without sequence parallelism.
         """
         self._check_cuts(model)
         self._check_kinds(model)

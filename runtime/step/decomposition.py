@@ -177,7 +177,7 @@ class Decomposition:
         return self.parallelism.fp8_recipe != "none"
 
     def _gather_share(self, counts: Iterable[tuple[int, Ops]], parameters: Number) -> float:
-        """Bytes of gathered parameters over bytes in the training's type: of cast and 4-bit ones fewer."""
+        """Gathered bytes over the parameters' bytes in the training dtype: below 1 for cast and 4-bit weights."""
         layout = self.parallelism
         if not ((layout.fp8_weights and self.has_casts) or self.sizes.is_quantised) or not parameters:
             return 1.0

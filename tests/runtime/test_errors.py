@@ -6,6 +6,7 @@ import pickle
 import pytest
 
 from kernelcast.runtime.errors import DataError, KernelcastError, UsageError, error_context
+from kernelcast.runtime.request.field_types import option_name
 
 
 def test_the_line_follows_from_the_data() -> None:
@@ -28,6 +29,10 @@ def test_the_line_follows_from_the_data() -> None:
         (UsageError(found=[], expected="a table"), "the value is [], expected a table"),
         (UsageError(field="cp", subject="2 · cp", found=8, expected="4"), "2 · cp is 8, expected 4"),
         (UsageError("no such file"), "no such file"),
+        (
+            UsageError("{} is given without {}", fields=("days", "gpu_memory")),
+            "days is given without gpu_memory",
+        ),
         (UsageError("tp add up to 3", field="tp").at("options"), "options: tp add up to 3"),
         (UsageError(found=1, expected="a text").at("roles", "a b"), "roles['a b'] is 1, expected a text"),
         (
@@ -39,6 +44,12 @@ def test_the_line_follows_from_the_data() -> None:
 def test_lines(error: KernelcastError, line: str) -> None:
     assert str(error) == line
     assert str(pickle.loads(pickle.dumps(error))) == str(copy.copy(error)) == line
+
+
+def test_a_field_is_called_as_the_user_gave_it() -> None:
+    error = UsageError("{} is given without {}", fields=("days", "gpu_memory"))
+    assert error.line(option_name) == "--days is given without --gpu-memory"
+    assert error.within("file a.toml").line(option_name) == "file a.toml: days is given without gpu_memory"
 
 
 def test_a_place_is_named_once_and_the_class_can_change() -> None:

@@ -31,14 +31,14 @@ def column_products(s: Sizes) -> tuple[str, ...]:
 
 def attention(s: Sizes) -> Ops:
     """Attention of one layer; column-parallel, then row-parallel. Parameters: (a + 2k)(d + β)/tp and d(a + β)/tp; β = 1
-    with a bias, else 0; a = h · head size, k = h_kv · head size; a gate as queries. Biases are divided by tp as Table
-    III prints them.
+    with a bias, else 0; a = h · head size, k = h_kv · head size; a gate has the size of queries. Biases are divided by
+    tp, as in Table III.
     """
     shape, late = (
         (s.tokens, s.attention_width, s.hidden),
         s.tokens * s.attention_width + s.local_tokens * s.hidden,
     )
-    # Added to the summed product.
+    # The bias is added after the all-reduce.
     has_bias = s.model.biases in ("all", "attention") and not s.model.kv_rank
     kept: dict[str, Any] = {"keeps_input": True, "late": s.element_bytes * late}
     return (
