@@ -95,7 +95,7 @@ def _published(result: dict[str, Any]) -> Iterator[str]:
 
 
 def _doubts(training: dict[str, Any]) -> Iterator[str]:
-    """What a training left out, and how wide intervals are outside of what was measured."""
+    """What a training left out, and how wide intervals are outside the measured range."""
     doubtful = training["doubtful"]
     yield (
         f"Of {training['samples']:,} samples {doubtful['impossible']:,} are impossible and {doubtful['outlier']:,} "

@@ -136,7 +136,7 @@ def _path(keys: Iterable[str | int]) -> str:
 
 
 class UsageError(KernelcastError):
-    """Wrong use: a field, option or layout outside what is allowed (exit code 2)."""
+    """Wrong use: a field, option or layout that is not allowed (exit code 2)."""
 
     exit_code = 2
 

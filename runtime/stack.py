@@ -91,7 +91,7 @@ class Stack(Record):
     - `runs`, `error_before`, `error_after`, `left_out`: what it was fitted to, and mean absolute errors of those steps
       without and with it; None and empty where nothing was fitted.
 
-    DataError where a value is outside what is allowed.
+    DataError where a value is not allowed.
     """
 
     OPTIONAL: ClassVar[tuple[str, ...]] = WITH_DEFAULT

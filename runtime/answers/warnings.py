@@ -38,7 +38,7 @@ class Cause(StrEnum):
     """Why an answer is doubtful, most severe first."""
 
     LEFT_OUT = "left_out"  # not in the sum
-    EXTRAPOLATED = "extrapolated"  # evaluated beyond what was measured
+    EXTRAPOLATED = "extrapolated"  # evaluated beyond the measured range
     SUBSTITUTED = "substituted"  # answered by measurements of something else
     DESCRIBED = "described"  # computed from a description of links, not measured
     TRANSFERRED = "transferred"  # measured on another cluster
@@ -73,7 +73,7 @@ class AnswerWarning:
 
     @property
     def kind(self) -> str:
-        """What is wrong, in a word; `range` of a value or layout outside of what was measured."""
+        """What is wrong, in a word; `range` of a value or layout outside the measured range."""
         return str(self.values.get("kind", "range"))
 
     def to_dict(self) -> dict[str, Any]:

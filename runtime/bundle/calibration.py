@@ -61,7 +61,7 @@ class Calibration(Record):
     - `prior`: standard deviation of a class's logarithm before any step was seen: the shrinkage towards 1.
 
     Raises:
-        DataError: a value is outside what is allowed.
+        DataError: a value is not allowed.
     """
 
     timeline: Annotated[str, one_of(TIMELINES)]

@@ -87,7 +87,7 @@ class Manifest(Record):
     devices without a published one (CPUs), by their description in `compute`. manifest.json leaves both out if empty.
 
     Raises:
-        DataError: a value is outside what is allowed, two regressors answer the same thing, or statistics are
+        DataError: a value is not allowed, two regressors answer the same thing, or statistics are
             mixed.
     """
 
@@ -200,7 +200,7 @@ def described_fabrics(fingerprints: Iterable[FabricFingerprint], *, where: str) 
     """The descriptions among fingerprints; errors begin with `where`.
 
     Raises:
-        DataError: a description has a field that is missing, unknown or outside what is allowed.
+        DataError: a description has a field that is missing, unknown or not allowed.
     """
     return tuple(
         _fabric((*one.links, *one.nics), where=f"{where}: described fabric")

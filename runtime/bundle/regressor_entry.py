@@ -49,7 +49,7 @@ class Interval(Record):
     layout. "all" has one group.
 
     Raises:
-        DataError: a value is outside what is allowed.
+        DataError: a value is not allowed.
     """
 
     method: Annotated[str, one_of(METHODS)]
@@ -122,7 +122,7 @@ class Widening(Record):
     """What is added to the half-width of log(time): per doubling of a size, of a layout's processes, and for a role.
 
     Raises:
-        DataError: a value is outside what is allowed.
+        DataError: a value is not allowed.
     """
 
     size_per_doubling: Annotated[float, at_least(0)]
@@ -175,7 +175,7 @@ class RegressorEntry(Record):
     `extrapolation_error` and `interval_coverage`.
 
     Raises:
-        DataError: a value is outside what is allowed, or differs from the operator table.
+        DataError: a value is not allowed, or differs from the operator table.
     """
 
     OPTIONAL: ClassVar[tuple[str, ...]] = ("elements_range", "widening", "data", "transfer", "load", "kernel")
@@ -281,7 +281,7 @@ class RegressorEntry(Record):
 
         Raises:
             UsageError: the operator is unknown.
-            DataError: a value is outside what is allowed.
+            DataError: a value is not allowed.
         """
         known = operator_named(operator)
         return cls(

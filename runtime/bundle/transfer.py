@@ -98,7 +98,7 @@ class Correction(Record):
     prediction already had, if any.
 
     Raises:
-        DataError: a value is outside what is allowed.
+        DataError: a value is not allowed.
     """
 
     knots: tuple[tuple[float, ...], ...]
@@ -163,7 +163,7 @@ class Transfer(Record):
     `log_half_width` is what 90 % of such transfers were within, in log(time).
 
     Raises:
-        DataError: a value is outside what is allowed.
+        DataError: a value is not allowed.
     """
 
     origin: Rates

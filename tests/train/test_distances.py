@@ -1,4 +1,4 @@
-"""Intervals outside of what was measured: parts are held out, and what they are off by gives the half-width."""
+"""Intervals outside the measured range: parts are held out, and what they are off by gives the half-width."""
 
 import math
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Warnings of answers outside of what was measured, and by regressors that do not follow their own measurements."""
+"""Warnings of answers outside the measured range, and by regressors that do not follow their own measurements."""
 
 from collections.abc import Callable
 from dataclasses import replace
