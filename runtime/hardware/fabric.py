@@ -130,8 +130,8 @@ class Fabric(Record):
     """A description of what connects the devices of a cluster, with its fields as they stand in TOML; `source` says
     where its numbers come from.
 
-    `inside` is None with one device per node, `between` where nodes are not connected. DataError where a value is
-    outside what is allowed; names the field.
+    `inside` is None with one device per node, `between` where nodes are not connected. DataError names a field
+    whose value is not allowed.
     """
 
     OPTIONAL: ClassVar[tuple[str, ...]] = WITH_DEFAULT
