@@ -111,7 +111,7 @@ def _doubts(training: dict[str, Any]) -> Iterator[str]:
     yield (
         f"Mean error of the operators {percent(training['mean_validation_error'])}, of collectives "
         f"{percent(training['mean_collective_error'])}; held-out rows within their 90 % interval "
-        f"{percent(training['mean_coverage'])}. Outside of what was fitted, by distance:"
+        f"{percent(training['mean_coverage'])}. Outside the fitted range, by distance:"
     )
     yield ""
     heads = ("held out", "distance, doublings", "rows", "within the interval")

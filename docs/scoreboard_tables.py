@@ -31,7 +31,7 @@ FEWEST_FOR_SHARE = 20
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Board:
     """All that the page shows: sources uncalibrated, by the closed form where it differs, and by stacks that were
-    fitted without each step's model. `cpu` is the result of `validate run`, None where none is kept.
+    fitted without each step's model. `cpu` is the result of `validate run`, if kept.
     """
 
     plain: tuple[Source, ...]

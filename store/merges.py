@@ -165,7 +165,7 @@ def revert_merges(path: Path, chosen: Callable[[Sequence[Merge]], Sequence[Merge
         for number in numbers:
             kept += _revert(connection, number, removed)
         if (dangling := connection.execute("PRAGMA foreign_key_check").fetchone()) is not None:
-            raise DataError(f"{path}: {dangling[0]} would have dangling rows; nothing was taken back")
+            raise DataError(f"{path}: {dangling[0]} would have dangling rows; nothing was reverted")
         return Reverted(
             merges=merges,
             removed=+removed,

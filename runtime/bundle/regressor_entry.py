@@ -1,7 +1,7 @@
 """The manifest's entry of one regressor: what it answers, how it was fitted, how far it may be trusted.
 
-Its 90 % interval says by which factor a measured time may differ from the predicted one, and more outside of what was
-measured, as held-out distances showed.
+Its 90 % interval is a factor up and down from the predicted time, and wider outside the measured range, as held-out
+distances showed.
 """
 
 import math

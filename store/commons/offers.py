@@ -163,7 +163,7 @@ def measurements(device: str) -> Measurements:
                     "",
                     "-wal",
                     "-shm",
-                ):  # rows that a source took back, or of one that was removed
+                ):  # rows that a source withdrew, or of a removed source
                     database.with_name(database.name + suffix).unlink(missing_ok=True)
             for one in same:
                 pull(one.source, database, (best.hardware, best.software))

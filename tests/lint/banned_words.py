@@ -69,6 +69,10 @@ WORDS = {
     r"(neither|both) of (\w+|\{\}) and (\w+|\{\}) (is |are )?given": "neither A nor B is given, A and B are both given",
     r"(predicted (is|are)|asked are) ": "but X was predicted, instead of X",
     r"(is|are|was|were) said to": "predicted, stated",
+    r"outside (of )?what": "not allowed, outside the range",
+    r"(takes?|taken|took) (it |them |one |merges )?back": "revert, undo, override",
+    r"where none (is|was|has|does)": "without X, if X is missing",
+    r"(with|on|of) as many (devices|gpus|nodes|processes)": "the same number of",
 }
 """Regular expressions of whole words, and what to write instead."""
 

@@ -224,7 +224,7 @@ def _other_rows(traced: TracedSteps, operators: Sequence[Row]) -> str:
 
 
 def _matched_products(operators: Sequence[Row]) -> float:
-    """Share of the predicted products' time that the traces show; 1 where none is predicted."""
+    """Share of the predicted products' time that the traces show; 1 if none is predicted."""
     products = [one for one in operators if one.operator in PRODUCTS and one.predicted_s]
     of_all = sum(one.predicted_s or 0.0 for one in products)
     return sum(one.predicted_s or 0.0 for one in products if one.is_matched) / of_all if products else 1.0

@@ -232,7 +232,7 @@ def test_kernels_of_less_than_5_us_are_short(make_file: FileMaker, step: Any) ->
 def test_collectives_know_what_their_rank_has_done_until_then(
     make_trace: Callable[..., Any], step: Any
 ) -> None:
-    """They come in order of launch, of start where none is recorded; the host was late by 80 and by 30 µs."""
+    """They come in order of launch, or of start without a recorded launch; the host was late by 80 and by 30 µs."""
     step.events.clear()
     reduced = {"Collective name": "allreduce", "In msg nelems": 8, "Out msg nelems": 8, "Group size": 2,
                "dtype": "Float", "Process Group Ranks": "[0, 1]"}  # fmt: skip

@@ -1,4 +1,4 @@
-"""What would make a step fit: every change fits, on as many devices, with as many samples."""
+"""What would make a step fit: every change fits, on equal devices, with equal samples."""
 
 from dataclasses import replace
 from math import prod

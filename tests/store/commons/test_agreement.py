@@ -1,4 +1,4 @@
-"""Do sites agree? Ratios and spreads of known factors, outliers by name, and a source taken back."""
+"""Do sites agree? Ratios and spreads of known factors, outliers by name, and a distrusted source."""
 
 import math
 from datetime import UTC, datetime
