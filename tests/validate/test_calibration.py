@@ -299,7 +299,7 @@ def test_whole_calibrations(bundle: Bundle) -> None:
     """Figures to six digits: `whole_calibrations.txt`, which WRITE_WHOLE_CALIBRATIONS=1 pytest THIS_FILE writes."""
     lines: list[str] = []
     noise = [0.03, -0.02, 0.05, 0.0, -0.04, 0.01, 0.02, -0.01, 0.03, -0.05]
-    for count, options in ((1, {}), (3, {}), (10, {}), (10, {"parameters": 2, "timeline": "closed-form"})):
+    for count, options in ((1, {}), (8, {}), (5, {"parameters": 2, "timeline": "closed-form"})):
         measured = runs(bundle, [0.1, -0.05, 0.02, 0.3], noise=noise[:count], count=count)
         found = fitted(bundle, measured, **options)
         lines.append(
