@@ -226,3 +226,22 @@ def test_values_of_a_log_without_sense_are_left_out(tmp_path: Path, batch: objec
     found = read_mlperf_steps(path, gpus=8)
     assert (found.times_s, found.samples_per_step, found.total_s) == ((2,), None, 2)
     assert read_failure_log(path, nodes=3).causes == {"no run_stop": 1}
+
+
+@pytest.mark.parametrize(
+    ("elapsed", "nodes", "readable"), [(1e10, 10**7, True), (1.01e10, 1, False), (1, 10**7 + 1, False)]
+)
+def test_the_longest_and_largest_job(tmp_path: Path, elapsed: float, nodes: int, readable: bool) -> None:
+    path = tmp_path / "jobs.json"
+    path.write_text(json.dumps({"jobs": [_job("COMPLETED", elapsed, nodes), _job("COMPLETED", 1, 1)]}))
+    assert len(read_failure_log(path).ended_s) == 1 + readable
+
+
+@pytest.mark.parametrize(("time_ms", "count"), [(9.99e14, 2), (-9.99e14, 2), (1e15, 1), (-1e15, 1)])
+def test_the_latest_moment_of_an_mlperf_log(tmp_path: Path, time_ms: float, count: int) -> None:
+    path = tmp_path / "log.txt"
+    steps = [
+        {"time_ms": one, "key": "tracked_stats", "value": {"train_step_time": 2}} for one in (1, time_ms)
+    ]
+    path.write_text("".join(f":::MLLOG {json.dumps(step)}\n" for step in steps))
+    assert read_mlperf_steps(path, gpus=8).times_s == (2.0,) * count
