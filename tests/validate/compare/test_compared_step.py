@@ -321,3 +321,15 @@ def test_steps_are_kept_with_their_own_traces_only(ran: Ran, estimate: Estimate,
     with pytest.raises(UsageError) as caught:
         keep_in_database(traced, [kept], kept)
     assert str(caught.value) == f"{kept}: holds these traces in other runs, expected a database without them"
+
+
+def test_messages_have_the_bytes_of_the_steps_numbers(ran: Ran, estimate: Estimate) -> None:
+    traced = ran()
+    predicted = predicted_step(estimate, traced.ranks)
+    sizes = {}
+    for dtype in ("float32", "float64", "bfloat16"):
+        known_type = replace(estimate, provenance=replace(estimate.provenance, dtype=dtype))
+        [row] = collective_rows(traced, predicted, known_type)
+        sizes[dtype] = row.predicted_bytes
+    assert sizes["float32"] == sum(one.message_bytes(4) for one in predicted.calls if one.pass_ == "once") > 0
+    assert (sizes["float64"], sizes["bfloat16"]) == (2 * sizes["float32"], sizes["float32"] / 2)
