@@ -170,7 +170,7 @@ def test_fingerprints_of_a_node_of_gpus(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 class Distributed:
-    """torch.distributed of one process of four, which says what it is asked."""
+    """torch.distributed of one process of four, which records its calls."""
 
     def __init__(self, said: list[Any], backend: str) -> None:
         self.said, self.backend, self.group = said, backend, SimpleNamespace(WORLD="world")

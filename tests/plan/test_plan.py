@@ -221,7 +221,7 @@ def test_rates_are_as_many_bytes_per_second_as_they_say(text: str, rate: float) 
 
 
 def test_a_deadline_is_approached_by_what_is_no_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a size that is asked for `days`, all but steps takes a tenth and two days, and uncertainty a third."""
+    """Of a size for `days`, all but steps takes a tenth and two days, and uncertainty a third."""
     asked: list[float] = []
 
     def planned(estimator: Any, wish: Any, own: Any, **more: Any) -> Any:
@@ -247,6 +247,8 @@ def test_a_deadline_is_approached_by_what_is_no_step(monkeypatch: pytest.MonkeyP
     least = 50.0
     with pytest.raises(UsageError) as caught:
         plan("it", "a model", tokens="1T", deadline_s=40 * 86_400)  # type: ignore[arg-type]
-    assert str(caught.value) == "deadline is 40 days, expected at least 50.0: that of the largest size tried"
+    assert (
+        str(caught.value) == "deadline is 40 days, expected at least 50.0, the time of the largest size tried"
+    )
     assert len(asked) == 5
     assert asked[-1] == pytest.approx(0.999 * 40 * asked[-2] / 50)

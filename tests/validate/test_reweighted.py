@@ -1,4 +1,4 @@
-"""A step whose operators take as long as predicted is the predicted one, also where a bundle lacks some of them."""
+"""A step whose operators take their predicted times is the predicted one, also where a bundle lacks some of them."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -309,7 +309,7 @@ def test_a_workload_within_one_and_a_half_times_is_the_same_call(
 def test_steps_are_kept_with_their_own_traces_only(ran: Ran, estimate: Estimate, tmp_path: Path) -> None:
     found, kept, other = compare_stated(estimate, step_s=3.0), tmp_path / "kept.db", tmp_path / "other.db"
     with pytest.raises(
-        UsageError, match=r"^--db keeps steps with their traces, found none; expected --keep FILE"
+        UsageError, match=r"^--db stores steps with their traces, found no traces; expected --keep FILE"
     ):
         keep_in_database(found, [kept], kept)
     for path in (kept, other):
