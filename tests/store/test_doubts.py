@@ -286,7 +286,7 @@ def test_flags_stay_and_are_counted() -> None:
     assert flagged(found, A100, None) == found
     counts = count_doubts(one.flags for one in found)
     assert counts == {IMPOSSIBLE: 1, OUTLIER: 0}
-    assert doubts_text(counts, 2) == "1 impossible and 0 outliers of 2 samples: they train nothing"
+    assert doubts_text(counts, 2) == "1 impossible and 0 outliers of 2 samples, which train ignores"
     assert doubts_text(count_doubts([]), 2) == ""
     assert doubts_text({IMPOSSIBLE: 0, OUTLIER: 1}, 1000).startswith(
         "0 impossible and 1 outlier of 1,000 samples"

@@ -261,8 +261,8 @@ def test_regressors_of_every_level_are_kept(bundle: Bundle, tmp_path: Path) -> N
 def test_a_step_in_another_unit_is_refused(bundle: Bundle, factor: float) -> None:
     [first, *others] = runs(bundle, [0.0] * 4)
     wrong = replace(first, label="odd", measured_s=factor * first.measured_s)
-    said = rf"^run odd: measured_s is {wrong.measured_s:g}, predicted are {first.measured_s:.4g} s, expected at most a "
-    with pytest.raises(UsageError, match=said + r"factor of 10 between them \(is it in seconds\?\)$"):
+    said = rf"^run odd: measured_s is {wrong.measured_s:g}, but {first.measured_s:.4g} s are predicted, expected at "
+    with pytest.raises(UsageError, match=said + r"most a factor of 10 between them \(is it in seconds\?\)$"):
         predicted_steps(bundle, [*others, wrong], "simulate")
 
 
