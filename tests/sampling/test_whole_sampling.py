@@ -83,6 +83,7 @@ def _collected(
     known: Times, **more: float,
 ) -> Iterator[str]:  # fmt: skip
     machine, settings = Machine(noise=0.2), Settings(device="cpu", operators=operators)
+    machine.now = 100.0
     monkeypatch.setattr(collect, "Collection", lambda plan, settings: of_collection(machine, settings, plan))
     monkeypatch.setattr(collect, "Chooser", partial(Chooser, clock=machine.clock))
     monkeypatch.setattr(collect, "stored_times", lambda database, run, dtype, load: known)
