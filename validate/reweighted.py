@@ -24,7 +24,7 @@ def reweighted_step_s(
 
     def times_us(asked: Sequence[Question]) -> Array:
         columns = [column_of(operator) for (operator, _), _, _ in asked]
-        own = np.array([estimate.answers[one][0] if one in estimate.answers else 0.0 for one in asked])
+        own = np.array([estimate.answers[one][0] for one in asked])
         return own[:, None] * factors.T[columns]
 
     step = step_by(estimate, times_us, parallelism, draws=len(factors) - 1)

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -12,11 +13,12 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
 
+from kernelcast.explore import database_server
 from kernelcast.store.querying import questions
 
 SMALL = Path(__file__).parent.parent / "data" / "small.db"
@@ -188,3 +190,18 @@ def _process(address: str) -> int:
         if any(os.readlink(file) == inode for file in Path(f"/proc/{child}/fd").iterdir()):
             return int(child)
     raise AssertionError("no server")
+
+
+def test_an_answer_is_counted_by_the_bytes_of_its_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one query at a time: texts by their length, all else as eight."""
+    with closing(sqlite3.connect(":memory:")) as connection:
+        asked, other = (connection.execute("SELECT 1, 2, 3, 4") for _ in range(2))
+        monkeypatch.setattr(database_server, "_LARGEST_ANSWER_BYTES", 2 * (3 + 2 + 8 + 8))
+        row = database_server._counted_rows()
+        for _ in range(3):
+            for cursor in (asked, other):
+                assert tuple(row(cursor, ("abc", b"de", 1, None))) == ("abc", b"de", 1, None)
+                row(cursor, ("abc", b"de", 1.5, 2))
+        with pytest.raises(sqlite3.OperationalError, match=r"^the answer is larger than 42 bytes$"):
+            row(other, ("a",))
+        row(other, ("a" * 42,))  # the next query

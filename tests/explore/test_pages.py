@@ -11,6 +11,7 @@ from collections.abc import Callable
 from hashlib import sha256
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -18,7 +19,9 @@ import pytest
 from click.testing import CliRunner
 
 from kernelcast.cli.main import kernelcast
+from kernelcast.explore import material
 from kernelcast.explore.material import FOLDER
+from kernelcast.store import trace_report
 
 Explorer, Explore = Any, Callable[..., Any]  # of conftest.py, which cannot be imported
 
@@ -239,3 +242,23 @@ def test_two_traced_runs_are_listed(explore: Explore, tmp_path: Path) -> None:
     assert len(runs) == 2
     for run in runs:
         assert "gemm_kernel" in explorer.get(run)[2].decode()
+
+
+def test_several_traced_runs_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {
+        "a" * 32: ("One <GPU>", (), {"compute": 1200.25, "idle": 34.5}),
+        "b" * 32: ("Another", (0, 3), {"compute": 2.0}),
+    }
+    monkeypatch.setattr(trace_report, "traced_runs", lambda database: list(found))
+    monkeypatch.setattr(
+        trace_report, "trace_report",
+        lambda database, run, top: SimpleNamespace(hardware=found[run][0], ranks=found[run][1], parts_ms=found[run][2]),
+    )  # fmt: skip
+    page = material._traces(SMALL)
+    rows = re.findall(r"<tr><td>(.*?)</td></tr>", page)
+    cells = [re.sub(r"<[^>]*>", "|", row) for row in rows]
+    assert cells == [
+        "|aaaaaaaaaaaa|||One &lt;GPU&gt;||1||1,234.750 ms",
+        "|bbbbbbbbbbbb|||Another||2||2.000 ms",
+    ]
+    assert [re.findall(r'href="([^"]*)"', row) for row in rows] == [[f"/traces/{run}"] for run in found]

@@ -2,11 +2,14 @@
 
 import math
 from dataclasses import replace
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
-from kernelcast.plan import Plan, plan
+from kernelcast.plan import Plan, plan, planning
 from kernelcast.plan.checkpoint import checkpoint_bytes
 from kernelcast.plan.failures import people_detection, published_sites
 from kernelcast.plan.fields import RATE
@@ -215,3 +218,35 @@ def test_a_given_rate_has_no_uncertainty(h100: Estimator) -> None:
 def test_rates_are_as_many_bytes_per_second_as_they_say(text: str, rate: float) -> None:
     assert RATE.read(text) == RATE.read(rate) == rate
     assert RATE.read("0.9kB") is RATE.read(1.1e15) is RATE.read("5B") is RATE.read("B") is None
+
+
+def test_a_deadline_is_approached_by_what_is_no_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a size that is asked for `days`, all but steps takes a tenth and two days, and uncertainty a third."""
+    asked: list[float] = []
+
+    def planned(estimator: Any, wish: Any, own: Any, **more: Any) -> Any:
+        asked.append(wish.days)
+        expected = SimpleNamespace(work_s=wish.days * 86_400)
+        return SimpleNamespace(days=(0.0, max(least, (1.1 * wish.days + 2) * 4 / 3)), expected=expected)
+
+    monkeypatch.setattr(
+        planning, "answer", lambda estimator, wish, values, **more: SimpleNamespace(estimate=wish)
+    )
+    monkeypatch.setattr(
+        planning, "read_question_fields", lambda *given, **more: ("it", "a model", None, {"global_batch": 8})
+    )
+    monkeypatch.setattr(planning, "plan_of", planned)
+    least = 0.0
+    found = plan("it", "a model", tokens="1T", deadline_s=40 * 86_400)  # type: ignore[arg-type]
+    for before, after in pairwise(asked):
+        assert after == pytest.approx(0.999 * 40 * before / ((1.1 * before + 2) * 4 / 3))
+    assert (asked[0], len(asked)) == (40, 4)
+    assert found.days[1] == pytest.approx((1.1 * asked[-1] + 2) * 4 / 3)
+    assert found.days[1] <= 40
+    asked.clear()
+    least = 50.0
+    with pytest.raises(UsageError) as caught:
+        plan("it", "a model", tokens="1T", deadline_s=40 * 86_400)  # type: ignore[arg-type]
+    assert str(caught.value) == "deadline is 40 days, expected at least 50.0: that of the largest size tried"
+    assert len(asked) == 5
+    assert asked[-1] == pytest.approx(0.999 * 40 * asked[-2] / 50)

@@ -1,6 +1,7 @@
 """Factors from measured steps: what is wrong is found, what is right stays, steps left out tell whether it helps."""
 
 import math
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -292,3 +293,31 @@ def test_what_cannot_be_predicted_names_the_run(bundle: Bundle, make_bundle: Mak
         calibrate([], source="a test", source_digest="ab")
     with pytest.raises(UsageError, match=r"^parameters is 5, expected"):
         fitted(bundle, [run], parameters=5)
+
+
+def test_whole_calibrations(bundle: Bundle) -> None:
+    """Figures to six digits: `whole_calibrations.txt`, which WRITE_WHOLE_CALIBRATIONS=1 pytest THIS_FILE writes."""
+    lines: list[str] = []
+    noise = [0.03, -0.02, 0.05, 0.0, -0.04, 0.01, 0.02, -0.01, 0.03, -0.05]
+    for count, options in ((1, {}), (8, {}), (5, {"parameters": 2, "timeline": "closed-form"})):
+        measured = runs(bundle, [0.1, -0.05, 0.02, 0.3], noise=noise[:count], count=count)
+        found = fitted(bundle, measured, **options)
+        lines.append(
+            f"{found.timeline} {found.source} {found.source_digest} {found.measured_at} {found.parameters}"
+        )
+        values = [
+            *found.log_factors,
+            *(one for row in found.log_spread for one in row),
+            found.residual,
+            found.prior,
+        ]
+        lines.append(" ".join(f"{one:.6f}" for one in values))
+        for run in found.runs:
+            values += (errors := [run.error_before, run.error_left_out or 0.0, run.error_after])
+            said = " ".join(f"{one:.6f}" for one in errors)
+            lines.append(f"{run.label} {run.measured_s:.6g} {said} {run.error_left_out is None}")
+        assert all(one == round(one, 9) for one in values)
+    path = Path(__file__).with_name("whole_calibrations.txt")
+    if "WRITE_WHOLE_CALIBRATIONS" in os.environ:
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    assert lines == path.read_text(encoding="utf-8").splitlines()

@@ -128,14 +128,9 @@ def scored(path: Path, drawn: Random, bundle: Path) -> Iterator[str]:
         except KernelcastError as error:
             yield f"both ways: {error}"
         else:
-            parts = {
-                n: v
-                for n, v in both.to_dict().items()
-                if n not in ("label", "model", "warnings", "components")
-            }
-            measured = [
-                one for one in both.to_dict()["components"] if one["measured_s"] or one["published_error"]
-            ]
+            told = both.to_dict()
+            parts = {n: v for n, v in told.items() if n not in ("label", "model", "warnings", "components")}
+            measured = [one for one in told["components"] if one["measured_s"] or one["published_error"]]
             yield "both ways: " + " ".join(flat(parts | {"components": measured}))
 
 

@@ -65,7 +65,7 @@ def test_rows_of_mlperf(tmp_path: Path) -> None:
         "sp": "0",
         "device": "GB200",
     }
-    found = asked(tmp_path, mlperf=[LORA, PRETRAINED, nvfp4, LORA | {"tp": ""}, LORA | {"tp": "3"}])
+    found = asked(tmp_path, mlperf=[LORA | {"tp": ""}, LORA | {"tp": "3"}, LORA, PRETRAINED, nvfp4])
     lora, pretrained, other = found.cases
     assert lora == AskedCase(
         source="MLPerf llama2_70b_lora",

@@ -270,7 +270,7 @@ def test_few_errors_widen_an_interval_as_students_t_does() -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "helps"), [(0.1, 0.05, True), (0.1, 0.1, False), (0.0, 0.1, False)]
+    ("before", "after", "helps"), [(0.1, 0.05, True), (0.1, 0.1, False), (0.0, 0.1, False), (0.0, 0.0, False)]
 )
 def test_a_stack_helps_where_all_left_out_steps_are_nearer(before: float, after: float, helps: bool) -> None:
     score = Score.of("all", [])

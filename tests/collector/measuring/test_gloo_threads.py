@@ -4,11 +4,13 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 
 from kernelcast.collector.machine.probe import probe
+from kernelcast.collector.measuring import gloo_threads
 from kernelcast.collector.measuring.gloo_threads import SETTING, calm_gloo, can_calm
 
 # Prints the scheduling policies of all threads, by name, after groups were made and each of the deeds was done.
@@ -68,3 +70,28 @@ def test_where_it_is_forbidden_nothing_is_claimed(monkeypatch: pytest.MonkeyPatc
     assert not can_calm()
     calm_gloo()
     assert SETTING not in probe(cpu, threads=1).software.environment
+
+
+def test_its_loops_are_found_by_their_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number, name in (("11", "gloo_tcp_loop"), ("12", "python"), ("13", "gloo_tcp_loop\n"), ("14", "")):
+        (tmp_path / number).mkdir()
+        if name:  # a thread that has ended has none
+            (tmp_path / number / "comm").write_text(name)
+    asked: list[tuple[int, int, int]] = []
+    monkeypatch.setattr(gloo_threads, "_THREADS", tmp_path)
+    monkeypatch.setattr(
+        os, "sched_setscheduler", lambda *given: asked.append((*given[:2], given[2].sched_priority))
+    )
+    calm_gloo()
+    (own, policy, _), *others = asked
+    assert (own, policy) == (0, os.sched_getscheduler(0))
+    assert sorted(others) == [(11, os.SCHED_BATCH, 0), (13, os.SCHED_BATCH, 0)]
+
+    def refused(*given: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "sched_setscheduler", refused)
+    assert not can_calm()
+    calm_gloo()
+    monkeypatch.delattr(os, "sched_setscheduler")
+    assert not can_calm()

@@ -4,11 +4,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from kernelcast.collector.benches import BENCHES, Bench, Place, Point
+from kernelcast.collector.measuring import harness
 from kernelcast.collector.measuring.harness import (
     Effort,
     TraceClock,
@@ -194,3 +196,36 @@ def test_profiled_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(ZeroDivisionError):
         profiled(torch.device("cpu"), lambda: print(1 / 0))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_last_two_warm_up_iterations_have_the_measured_cache_state(
+    cpu: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the time for them is over: then the last one alone."""
+    for take_s, expected in ((0.04, [0] * 8 + [1] * 2), (0.11, [0] * 5 + [1]), (9.0, [0, 1])):
+        now, said = [0.0], list[int]()
+
+        def iterate(
+            *given: object, take_s: float = take_s, now: list[float] = now, said: list[int] = said
+        ) -> None:
+            said.append(int(given[4] is not None))
+            now[0] += take_s
+
+        def block(
+            bench: Bench,
+            place: Place,
+            state: object,
+            found: object,
+            clock: object,
+            size: int,
+            said: list[int] = said,
+        ) -> None:
+            said.append(size)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(harness, "iterate", iterate)
+        monkeypatch.setattr(harness, "_one_block", block)
+        monkeypatch.setattr(harness, "time", SimpleNamespace(monotonic=lambda now=now: now[0]))
+        with pytest.raises(KeyboardInterrupt):
+            measure(CountingBench().bench(), cpu, (F,), Effort())
+        assert said == [*expected, 10]

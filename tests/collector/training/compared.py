@@ -1,4 +1,4 @@
-"""What a rank of a layout holds after a step, and how far that is from the same step of the whole model on one device."""
+"""What a rank of a layout holds after a step, and how far off that is from the whole model on one device."""
 
 import warnings
 from typing import Any

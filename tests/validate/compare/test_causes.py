@@ -254,6 +254,18 @@ SLOW_PRODUCTS = [
               "(fill (forward) 4,000.0 ms, mul (forward) 3,000.0 ms, add (forward) 2,000.0 ms); what it contains and "
               "the trace does not show is 2,000.0 ms (silu, gelu: perhaps not fused)")],
         ),
+        (  # What is missing is named from a hundredth of the predicted time on, here a second.
+            [*(row(f"copy {n}", 1.0, None) for n in range(6)), row("layer_norm", 99.0, 98.5), row("gelu", None, 1.5)],
+            [("unknown_kernels", 4.5, "kernels that the prediction does not contain take 6,000.0 ms a step "
+              "(copy 0 (forward) 1,000.0 ms, copy 1 (forward) 1,000.0 ms, copy 2 (forward) 1,000.0 ms); what it "
+              "contains and the trace does not show is 1,500.0 ms (gelu: perhaps not fused)")],
+        ),
+        (
+            [*(row(f"copy {n}", 1.0, None) for n in range(60)), row("layer_norm", 99.0, 99.0), row("gelu", None, 1.02)],
+            [("unknown_kernels", 58.98, "kernels that the prediction does not contain take 60,000.0 ms a step "
+              "(copy 0 (forward) 1,000.0 ms, copy 1 (forward) 1,000.0 ms, copy 2 (forward) 1,000.0 ms); what it "
+              "contains and the trace does not show is 1,020.0 ms (gelu: perhaps not fused)")],
+        ),
     ],
 )  # fmt: skip
 def test_causes_in_operators(

@@ -11,6 +11,7 @@ import pytest
 from kernelcast.runtime import Cluster, Estimate, Estimator, Parallelism, UsageError, load_model
 from kernelcast.runtime.bundle.manifest import Peak
 from kernelcast.runtime.dataclass import replace
+from kernelcast.store import Database
 from kernelcast.validate.compare.compared_step import (
     ComparedStep,
     _matched_products,
@@ -29,7 +30,7 @@ from kernelcast.validate.compare.rows import (
     predicted_step,
     stage_of,
 )
-from kernelcast.validate.compare.storing import keep_in_file
+from kernelcast.validate.compare.storing import keep_in_database, keep_in_file
 from kernelcast.validate.compare.traced_steps import TracedSteps, Work
 from kernelcast.validate.runs import RunsFile
 
@@ -303,3 +304,32 @@ def test_a_workload_within_one_and_a_half_times_is_the_same_call(
     [gelu] = [row for row in rows if row.operator == "gelu" and row.pass_ == "forward" and row.predicted_s]
     assert gelu.is_matched is matched
     assert (len([row for row in rows if row.operator == "gelu"]) == 2) is matched
+
+
+def test_steps_are_kept_with_their_own_traces_only(ran: Ran, estimate: Estimate, tmp_path: Path) -> None:
+    found, kept, other = compare_stated(estimate, step_s=3.0), tmp_path / "kept.db", tmp_path / "other.db"
+    with pytest.raises(
+        UsageError, match=r"^--db keeps steps with their traces, found none; expected --keep FILE"
+    ):
+        keep_in_database(found, [kept], kept)
+    for path in (kept, other):
+        Database.open(path, create=True).close()
+    traced = replace(found, traced=ran())
+    with pytest.raises(UsageError) as caught:
+        keep_in_database(traced, [kept, other], other)
+    assert str(caught.value) == f"--db is {other}, expected {kept}, which holds the traces"
+    with pytest.raises(UsageError) as caught:
+        keep_in_database(traced, [kept], kept)
+    assert str(caught.value) == f"{kept}: holds these traces in other runs, expected a database without them"
+
+
+def test_messages_have_the_bytes_of_the_steps_numbers(ran: Ran, estimate: Estimate) -> None:
+    traced = ran()
+    predicted = predicted_step(estimate, traced.ranks)
+    sizes = {}
+    for dtype in ("float32", "float64", "bfloat16"):
+        known_type = replace(estimate, provenance=replace(estimate.provenance, dtype=dtype))
+        [row] = collective_rows(traced, predicted, known_type)
+        sizes[dtype] = row.predicted_bytes
+    assert sizes["float32"] == sum(one.message_bytes(4) for one in predicted.calls if one.pass_ == "once") > 0
+    assert (sizes["float64"], sizes["bfloat16"]) == (2 * sizes["float32"], sizes["float32"] / 2)
