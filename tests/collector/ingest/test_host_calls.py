@@ -30,6 +30,7 @@ def test_calls_are_summed_by_step_and_name(make_trace: Callable[..., Trace]) -> 
             event("cuda_runtime", "cudaLaunchKernel", 400, 70),
             event("cpu_op", "aten::Memcpy", 410, 55),
             event("cpu_op", "aten::Memcpy", 471, 10),
+            event("cuda_runtime", "cudaStreamSynchronize", 482, 90),
         ]
     )
     assert sorted(map(tuple, host_times(trace, CallTree(trace))), key=str) == sorted(
@@ -43,6 +44,7 @@ def test_calls_are_summed_by_step_and_name(make_trace: Callable[..., Trace]) -> 
             (1, "runtime", "cudaStreamSynchronize", 1, 49_000, 49_000),
             (1, "runtime", "cudaStreamSynchronize", 1, 50_000, 50_000),
             (1, "runtime", "cudaStreamSynchronize", 1, 60_000, 60_000),
+            (1, "runtime", "cudaStreamSynchronize", 1, 90_000, 90_000),
         ],
         key=str,
     )

@@ -168,3 +168,10 @@ def test_all_models_can_be_loaded_without_asking(make_bundle: Make) -> None:
     broken = predictor(make_bundle({(GELU, FORWARD): b"no model"}))
     with pytest.raises(DataError, match=r"the model of gelu \(forward\) is refused: "):
         broken.load()
+
+
+def test_the_longest_time(make_bundle: Make) -> None:
+    year_us = 365.25 * 86_400e6
+    assert predictor(make_bundle({GELU: 99.9 * year_us})).predict_us(GELU, FORWARD, [[1, 1, 1]]) > 0
+    with pytest.raises(DataError, match="expected a positive time within its interval, at most 100 years"):
+        predictor(make_bundle({GELU: 100.1 * year_us})).predict_us(GELU, FORWARD, [[1, 1, 1]])

@@ -58,7 +58,8 @@ def of_estimate(random: Random, asked: Estimator, estimate: Estimate) -> Iterato
         del found[name]
     provenance, stages = found.pop("provenance"), found.pop("stages")
     yield from (f"{name}: {short(value)}" for name, value in found.items() if name != "memory")
-    yield f"provenance: {sorted(name for name, value in provenance.items() if value)} {short(provenance['stack'])}"
+    told = {name: value for name, value in provenance.items() if value and not name.endswith("digest")}
+    yield f"provenance: {short(told)}"
     yield f"stages: {short(stages[0])} {short(stages[-1])}"
     memory = found["memory"]
     ends = {name: [memory["stages"][row][name] for row in (0, -1)] for name in memory["stages"][0]}

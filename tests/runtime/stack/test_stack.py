@@ -136,6 +136,8 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
         (TEXTS + "exposed_share = 1.5\n", "exposed_share is 1.5, expected 0 to 1"),
         (TEXTS + "log_covariance = [[1]]\n", "expected 3 rows of 3 numbers"),
         (TEXTS + "log_covariance = [[0.1,1,0],[1,0.1,0],[0,0,0]]\n", "expected 3 rows of 3 numbers"),
+        # A standard deviation of at most a factor of 10: log(10)² is 5.302.
+        (TEXTS + "log_covariance = [[5.31,0,0],[0,0.1,0],[0,0,0]]\n", "expected 3 rows of 3 numbers"),
         (TEXTS + 'log_covariance = "x"\n', "log_covariance is 'x', expected a list of lists of numbers"),
         (TEXTS + "compute = nan\n", "compute is nan, expected 0.1 to 10"),
         (TEXTS + 'fixed = ["speed"]\n', "fixed is .*, expected some of attention"),
@@ -188,3 +190,9 @@ def test_what_ships_was_fitted_to_the_runs_files_as_they_are(name: str) -> None:
         assert one.digest == hashlib.sha256(content).hexdigest(), "make stacks"
     # Unsteady steps are scored, but not fitted.
     assert sum(one.steps for one in stack.left_out) >= stack.steps
+
+
+def test_the_largest_covariance(tmp_path: Path) -> None:
+    path = tmp_path / "a.toml"
+    path.write_text(TEXTS + "log_covariance = [[5.3,0,0],[0,0.1,0],[0,0,0]]\n")
+    assert read_stack(path).log_covariance[0][0] == 5.3

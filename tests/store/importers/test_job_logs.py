@@ -245,3 +245,15 @@ def test_the_latest_moment_of_an_mlperf_log(tmp_path: Path, time_ms: float, coun
     ]
     path.write_text("".join(f":::MLLOG {json.dumps(step)}\n" for step in steps))
     assert read_mlperf_steps(path, gpus=8).times_s == (2.0,) * count
+
+
+@pytest.mark.parametrize(("before", "kind"), [(65_530, "mlperf"), (65_537, "none")])
+def test_a_log_of_mlperf_begins_in_its_first_64_kib(tmp_path: Path, before: int, kind: str) -> None:
+    path = tmp_path / "log.txt"
+    events = [{"time_ms": time_ms, "key": key} for time_ms, key in ((0, "run_start"), (2000, "run_stop"))]
+    path.write_text("x" * (before - 6) + "\n" + "".join(f":::MLLOG {json.dumps(one)}\n" for one in events))
+    if kind == "mlperf":
+        assert read_failure_log(path, nodes=2).kind == kind
+    else:
+        with pytest.raises(DataError):
+            read_failure_log(path, nodes=2)
