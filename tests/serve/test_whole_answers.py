@@ -46,7 +46,6 @@ JSON, PLAIN = "application/json", "text/plain; charset=utf-8"
 # Path and body: an object as JSON, a text as it is; then its content type, query, and whether its client leaves.
 ASKED: list[tuple[str, Any, dict[str, Any]]] = [
     *((path, None, {}) for path in ("/catalogue", "/health", "/openapi.json", "/nothing", "/predict")),
-    ("/health", {}, {}),
     ("/predict", STEP, {}),
     ("/predict", STEP, {}),
     ("/predict", {**STEP, "model": "ours", "pp": 2, "schedule": "interleaved", "virtual_stages": 2, "tp": 2, "dp": 2,
