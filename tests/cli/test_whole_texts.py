@@ -152,7 +152,7 @@ _SEARCH = re.compile(r"(?:(?<=memory, )|(?<=^ {10}))[\d.]+ s$", re.MULTILINE)
 # Digests, last digits, memory, and what is fitted to measured steps: intervals, grades.
 _VARIES = re.compile(
     r"(?P<digest>(?<!\.)\b[0-9a-f]{12,64}\b)|(?<=\.\d{3})\d{3,}|[\d.,]+(?= (?:days|min) at)|[\d.,]+(?= [KMG]i?B\b(?!/))"
-    r"|(?<=T)[\d:]+\.\d{3}Z"
+    r"|(?<=not signed  )[\d:.TZ-]+"
     r'|\(\d+ simulated, \d+ pruned|"p\d\d": \S+|nterval(?:_s)?": \[[^]]*'
     r"|slower than \d+ %|\(90 %: [\d.]+ to [\d.]+\)|^(?:grade|interval) .*$"
     r"|\([\d.]+(?: [mµ]?s)? to [\d.]+ [mµ]?s(?:, 90 %)?\)",
