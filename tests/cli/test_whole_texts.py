@@ -10,7 +10,7 @@ import shlex
 import shutil
 from collections.abc import Callable
 from contextlib import chdir, redirect_stderr, redirect_stdout
-from io import StringIO
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 
 import pytest
@@ -136,11 +136,23 @@ STEP = {
 LAYOUT = """torchrun --nproc-per-node 2 pretrain_gpt.py --tensor-model-parallel-size 2 --micro-batch-size 1 \\
   --global-batch-size 4 --weight-decay 0.1
 """
+DAMAGED = (
+    """# kernelcast.csv/1
+operator,role,direction,dtype,m,k,n,time_us
+gemm,qkv,forward,bfloat16,8,8,8,4
+gemm,qkv,forward,bfloat16,8,8,none,4
+"""
+    + 30 * "gemm,qkv,sideways,bfloat16,8,8,8,4\n"
+)
+LOG = 6 * "elapsed time per iteration (ms): 6.5 |\n"
+PLAIN = JOBS_YAML.partition("- apiVersion: batch")[2].partition("- apiVersion")[0].replace("\n  ", "\n")
+PLAIN = f"apiVersion: batch{PLAIN}"
 MORE = "".join(f"2026-02-01T00:00,2026-02-{day:02}T{day:02}:00,{day},failed,fan\n" for day in range(2, 16, 2))
 _SEARCH = re.compile(r"(?:(?<=memory, )|(?<=^ {10}))[\d.]+ s$", re.MULTILINE)
 # Digests, last digits, memory, and what is fitted to measured steps: intervals, grades.
 _VARIES = re.compile(
     r"(?P<digest>(?<!\.)\b[0-9a-f]{12,64}\b)|(?<=\.\d{3})\d{3,}|[\d.,]+(?= (?:days|min) at)|[\d.,]+(?= [KMG]i?B\b(?!/))"
+    r"|(?<=not signed  )[\d:.TZ-]+"
     r'|\(\d+ simulated, \d+ pruned|"p\d\d": \S+|nterval(?:_s)?": \[[^]]*'
     r"|slower than \d+ %|\(90 %: [\d.]+ to [\d.]+\)|^(?:grade|interval) .*$"
     r"|\([\d.]+(?: [mµ]?s)? to [\d.]+ [mµ]?s(?:, 90 %)?\)",
@@ -175,6 +187,10 @@ def folder(
              "step.json": json.dumps(STEP), "runs.toml": RUNS, "traced.toml": TRACED,
              "array.sbatch": SCRIPT.replace("#SBATCH", "#SBATCH --array=0-1"), "merge.yaml": MERGED,
              "jobs.yaml": JOBS_YAML, "memory.log": MEMORY,
+             "added.toml": f'device = "h100-sxm"\nstack = "a stack"\n{RUNS}',
+             "damaged.csv": DAMAGED, "megatron.log": LOG,
+             "plain.yaml": PLAIN, "long.yaml": PLAIN.replace("1e6", "1e12"),
+             "none.yaml": "kind: Job\nmetadata: {name: a}\n",
              "one.toml": RUNS[: RUNS.index("[[runs]]\npp")]}  # fmt: skip
     for name, text in files.items():
         (tmp_path / name).write_text(text)
@@ -222,7 +238,8 @@ def traces(folder: Path) -> None:
 @pytest.mark.usefixtures("traces")
 @pytest.mark.parametrize("texts", TEXTS, ids=[one.stem for one in TEXTS])
 def test_commands_print_what_they_did(folder: Path, texts: Path) -> None:
-    text, found = texts.read_text(encoding="utf-8"), StringIO()
+    text, output = texts.read_text(encoding="utf-8"), BytesIO()
+    found = TextIOWrapper(output, encoding="utf-8", newline="", write_through=True)  # bytes are written too
     with chdir(folder), redirect_stdout(found), redirect_stderr(found):
         for command in re.findall(r"^\$ ((?:kernelcast|cat) .*)$", text, re.MULTILINE):
             print(f"$ {command}")
@@ -231,7 +248,7 @@ def test_commands_print_what_they_did(folder: Path, texts: Path) -> None:
                 ended(*words)
             else:  # a file that a command wrote, without the styles and scripts of a page
                 print(_STYLES.sub("", Path(words[0]).read_text(encoding="utf-8")))
-    said = _SEARCH.sub("# s", found.getvalue().replace(str(folder), "HERE"))
+    said = _SEARCH.sub("# s", output.getvalue().decode().replace(str(folder), "HERE"))
     printed = _DEEP.sub(
         " ", _VARIES.sub(lambda match: "#" if _DIGITS.match(match[0]) else len(match[0]) * "#", said)
     )
