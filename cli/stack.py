@@ -66,7 +66,7 @@ def _show_list(found: list[Stack]) -> None:
         ("residual", lambda row: percent(row[0].residual)),
         ("steps", lambda row: f"{row[0].steps or '-'}"),
         ("before", lambda row: percent(row[0].error_before)),
-        ("cross-validated", lambda row: percent(row[0].error_left_out)),
+        ("held out", lambda row: percent(row[0].error_left_out)),
     )
     for one in found:
         say(f"\n{one.name}: {one.software}")

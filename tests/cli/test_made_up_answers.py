@@ -194,7 +194,7 @@ def cases(make: Maker) -> Iterator[tuple[str, dict[tuple[Any, str], Any]]]:
     for options in ("", "--quiet", "--again flagged"):
         yield f"demo --db n.db -o x.kcast {options}", whole
     yield "demo --db n.db -o x.kcast", {**whole, (demo, "show_workers"): partial(workers_of, 3)}
-    answered = {(predict_._Asked, "answer"): lambda *_: make.of(IntentAnswer, faster=None, best=None)}
+    answered = {(predict_._Request, "answer"): lambda *_: make.of(IntentAnswer, faster=None, best=None)}
     for options in ("", "--warnings", "--quiet", "--json"):
         yield f"predict --bundle test.kcast {STEP} {options}", answered
 

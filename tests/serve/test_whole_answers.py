@@ -18,7 +18,7 @@ from kernelcast.plan.fields import PLAN
 from kernelcast.runtime.bundle.fingerprint import FabricFingerprint
 from kernelcast.runtime.operators import OPERATORS
 from kernelcast.runtime.request.fields import MEMORY, MODEL, REQUEST, SEARCH, SHARED
-from kernelcast.serve import Limits, Warm
+from kernelcast.serve import Limits, Loaded
 from kernelcast.serve.application import Application
 
 TEXT = Path(__file__).with_name("whole_answers.txt")
@@ -194,17 +194,17 @@ def whole(asked: list[tuple[str, Any, dict[str, Any]]], asgi: Any) -> Iterator[s
 
 
 def everything(bundle: Path, environment: Mapping[str, str]) -> Iterator[str]:
-    warm = Warm.load(bundle, environment)
+    loaded = Loaded.load(bundle, environment)
     limits = Limits(
         workers=1, waiting=2, max_body_bytes=4096, max_search_layouts=500, small_chunks=8, most_chunks=16
     )
 
     def application(limits: Limits = limits, **more: Any) -> Application:
         options = {"environment": environment, "can_reload": False, **more}
-        return Application(bundle, warm, limits, **options)
+        return Application(bundle, loaded, limits, **options)
 
     served = application(can_reload=True)
-    yield f"{warm.name} {warm.site} {sorted(warm.fabrics)} {warm.problems}"
+    yield f"{loaded.name} {loaded.site} {sorted(loaded.fabrics)} {loaded.problems}"
     yield from whole([(path, body, dict(more)) for path, body, more in ASKED], served.asgi)
     figures = asyncio.run(answered(served.asgi, "/metrics", None, []))
     yield f"{figures[0]} {figures[1][0]}"
