@@ -95,7 +95,7 @@ def software_warning(others: Sequence[str], provenance: Provenance) -> str:
     if not others:
         return ""
     measured = "; ".join(provenance.data or provenance.software)
-    return f"software: measured with {measured}, not with {', '.join(others)}"
+    return f"software: not measured with {', '.join(others)}, but with {measured}"
 
 
 LEAST_SHARE = 0.001

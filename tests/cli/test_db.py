@@ -90,7 +90,7 @@ def test_diff(small: Path, capsys: Capture) -> None:
     run(capsys, "export", "small.db", "part.db", "--hardware-id", hardware)
     out = run(capsys, "diff", "part.db", "small.db")
     assert "only in A (part.db)" in out
-    assert "threads 2 against 1" in out
+    assert "threads 2 → 1" in out
     document = json.loads(run(capsys, "diff", "part.db", "small.db", "--json"))
     assert document["only_in_b"]["sample"] == 69
     assert {new["kind"] for new in document["new_fingerprints"]} == {"hardware", "fabric", "software"}
@@ -101,7 +101,8 @@ def test_diff_after_an_upgrade(small: Path, capsys: Capture) -> None:
     run(capsys, "export", "small.db", "before.db", "--until", "2026-11-21T04:01:00Z")
     run(capsys, "export", "small.db", "after.db", "--since", "2026-11-21T04:01:00Z", "--operator", "gelu")
     out = run(capsys, "diff", "before.db", "after.db")
-    assert "environment [] against [MKL_CBWR=COMPATIBLE]: 41 samples of A stale" in out
+    assert "41 samples of A are stale: AMD" in out
+    assert "environment [] → [MKL_CBWR=COMPATIBLE]" in out
 
 
 def test_export(small: Path, capsys: Capture) -> None:

@@ -131,9 +131,9 @@ def test_options_win_and_the_rest_is_named(asked: Callable[..., Result]) -> None
             "standard input: 8 devices, expected pp · tp · dp · cp (4)",
         ),
         (["--layout", "missing"], "layout file missing: no such file"),
-        (["--gpus", "8"], "global_batch is not given, which a search for a layout needs for a layout"),
+        (["--gpus", "8"], "global_batch is not given, which a search for a layout needs"),
         (["--as", "deepspeed", "--json"], "--as and --json are both given, expected one of them"),
-        ([], "micro_batch is not given; to search for a layout, give gpus and global_batch for a layout"),
+        ([], "micro_batch is not given; to search for a layout, give gpus and global_batch"),
     ],
 )
 def test_refusals(asked: Callable[..., Result], arguments: list[str], said: str) -> None:

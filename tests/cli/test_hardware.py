@@ -143,7 +143,7 @@ def test_it_says_how_well_measured_steps_on_it_were_predicted() -> None:
 def test_it_warns_where_the_job_s_software_is_not_that_of_the_measurements() -> None:
     asked = ["--hardware", "h100-sxm", *LAYOUT, "--software", "sglang 0.5.14, TransformerEngine 2.11"]
     printed = " ".join(run(predict, *asked).stdout.split())
-    assert "warning: software: no measurement names TransformerEngine 2.11; they are of " in printed
+    assert "warning: software: not measured with TransformerEngine 2.11, but with " in printed
     assert json.loads(run(predict, *asked, "--json").stdout)["other_software"] == ["TransformerEngine 2.11"]
     assert isinstance(run(predict, *asked[:-1], " , ").exception, UsageError)
 
@@ -174,10 +174,10 @@ def test_a_search_takes_it_too() -> None:
     ("arguments", "message"),
     [
         (["--hardware", "tpu-v5"], "hardware 'tpu-v5' is unknown, known are a100-sxm, gh200, h100-sxm, "),
-        ([], "neither of --bundle and --hardware given, expected one of them"),
+        ([], "neither --bundle nor --hardware is given, expected one of them"),
         (
             ["--hardware", "gh200", "--bundle", "a.kcast"],
-            "both of --bundle and --hardware given, expected one",
+            "--bundle and --hardware are both given, expected one of them",
         ),
     ],
 )

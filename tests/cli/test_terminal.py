@@ -111,7 +111,7 @@ def test_every_command_can_be_quiet() -> None:
         ("search --hardware h100-sxm --model llama-3-8b --gpus 8 --global-batch 64 --tp 1 --pp 1,2", "step", "warning"),
         ("db info tests/data/small.db", "content digest", None),
         ("hardware", "h100-sxm", None),
-        ("hardware h100-sxm", "flash_attention", "transfer: the factor"),
+        ("hardware h100-sxm", "flash_attention", "transfer: 90 %"),
         ("trace report tests/data/traces/cuda.json", "mean step", "\nkernels"),
         ("validate steps validate/perlmutter.toml", "mean absolute", "measured: "),
         ("ingest tests/data/traces/cuda.json --db {folder}.db", "added", "attributed %"),

@@ -175,7 +175,7 @@ def test_traces(explore: Explore, tmp_path: Path) -> None:
         (["missing.db"], "missing.db"),
         (["--bundle", "missing.kcast"], "missing.kcast"),
         (["--hardware", "h1000"], "hardware 'h1000' is unknown, nearest are h100-sxm, "),
-        (["--bundle", "a.kcast", "--hardware", "gh200"], "both of --bundle and --hardware given"),
+        (["--bundle", "a.kcast", "--hardware", "gh200"], "--bundle and --hardware are both given"),
     ],
 )
 def test_wrong_use(arguments: list[str], expected: str) -> None:

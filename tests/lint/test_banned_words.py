@@ -49,7 +49,7 @@ def test_checked_are_all_folders_but_some() -> None:
         ("page.md", PAGE, [(1, "says so"), (10, "anew")]),
         ("table.toml", 'help = "those of\\nothers"\n# told apart', [(1, "those of"), (2, "told apart")]),
         ("known.py", "", [(1, "known.py")]),
-        ("short.py", '"""Those that are asked for."""', [(1, "Those")]),
+        ("short.py", '"""Those that are asked for."""', [(1, "Those"), (1, "are asked"), (1, "asked for")]),
         ("data.bin", "beside", []),
     ],
 )

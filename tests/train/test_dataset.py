@@ -56,8 +56,8 @@ def test_times_that_contradict_each_other_are_named_and_the_middle_counts(
         assert table.times_us[0] == expected
     factor = f"{max(times_us) / min(times_us):.3g}"
     text = (
-        f"1 workloads were measured several times with times up to {factor}× apart (worst: [1, 2, 3]); the middle "
-        "one counts"
+        f"1 workloads were measured several times with times up to {factor}× apart (worst: [1, 2, 3]); the median "
+        "counts"
     )
     assert list(conflict_notes(rows)) == [Note(operator="gelu", direction=Direction.FORWARD, text=text)]
 

@@ -206,7 +206,7 @@ def of_stacks(folder: Path) -> Iterator[str]:
         own = stack_named(name)
         factors = [own.factor_of(one) for one in ("gemm", "softmax", "all_reduce", "adam")]
         yield f"{own} {own.spread} {own.exposed_spread} {factors}"
-        yield f"  {own.fill({'reduce_dtype': 'same'})} {own.said()}"
+        yield f"  {own.fill({'reduce_dtype': 'same'})} {own}"
         lines = stack_toml(own).splitlines()
         for _ in range(12):
             row = random.randrange(len(lines))
@@ -215,7 +215,7 @@ def of_stacks(folder: Path) -> Iterator[str]:
                 [f"{key} = 2.5", f"{key} = 'x'", "", f"new = {value}", f"{key} = []", f"{key} = -1"]
             )
             path.write_text("\n".join([*lines[:row], wrong, *lines[row + 1 :]]))
-            yield f"  {wrong}: {said(lambda: read_stack(path).said(), folder)}"[:300]
+            yield f"  {wrong}: {said(lambda: str(read_stack(path)), folder)}"[:300]
 
 
 def of_memory(folder: Path) -> Iterator[str]:
