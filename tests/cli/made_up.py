@@ -1,5 +1,7 @@
 """Instances of dataclasses drawn by their annotations, for what prints answers that take long to compute."""
 
+import ast
+import inspect
 import math
 import sys
 import types
@@ -7,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from random import Random
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -19,10 +22,20 @@ COUNTS = (0, 1, 2, 3, 17, 1_234, 56_789)
 
 @cache
 def _hints(kind: type) -> dict[str, Any]:
-    known = {}
-    for name in [one for one in sys.modules if one.startswith("kernelcast.")]:
-        known |= {key: value for key, value in vars(sys.modules[name]).items() if isinstance(value, type)}
-    return get_type_hints(kind, localns={**known, "Mapping": Mapping, "Sequence": Sequence})
+    known: dict[str, Any] = {"Mapping": Mapping, "Sequence": Sequence}
+    for module in (sys.modules[one.__module__] for one in reversed(kind.__mro__) if one is not object):
+        known |= _imported(module) | vars(module)
+    return get_type_hints(kind, localns=known)
+
+
+@cache
+def _imported(module: types.ModuleType) -> dict[str, Any]:
+    """What a module of kernelcast imports of others, for types or inside of a function."""
+    if not module.__name__.startswith("kernelcast."):
+        return {}
+    found = [one for one in ast.walk(ast.parse(inspect.getsource(module))) if isinstance(one, ast.ImportFrom)]
+    ours = [(one.module, of.name) for one in found if "kernelcast." in (one.module or "") for of in one.names]
+    return {name: getattr(import_module(source), name, None) for source, name in ours}
 
 
 class Maker:

@@ -245,7 +245,7 @@ def everything(given: Mapping[Any, Sequence[Any]]) -> Iterator[str]:
             if done == 2:
                 break
         if not done:
-            os.write(2, f"NONE {command}\n{last}\n".encode())
+            raise AssertionError(f"{command}: no values make it possible\n{last}")
 
 
 def test_what_is_printed(
@@ -258,6 +258,7 @@ def test_what_is_printed(
     estimates = [estimator.predict(model=model, parallelism=one) for one in LAYOUTS]
     given = {ModelConfig: [model, find_model("llama-2-7b").model], Parallelism: LAYOUTS, Estimate: estimates,
              "HeldOut.kind": KINDS, "HeldOut.doublings": (1.0, 2.0, math.inf),
+             "RegressorEntry.features": (("m", "n"),), "RegressorEntry.training_range": (((1.0, 2.0), (3.0, 400.0)),),
              "Trained.doubts": ({"impossible": 2, "outlier": 1}, {"impossible": 0, "outlier": 0}),
              "framework": ("megatron-lm", None), "Largest.field": ("global_batch", "sequence_length")}  # fmt: skip
     (tmp_path / "tiny.toml").write_text("".join(f"{key} = {value!r}\n" for key, value in TINY.items()))
