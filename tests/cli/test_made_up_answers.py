@@ -253,7 +253,9 @@ def test_what_is_printed(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "120")
     bundle = make_bundle()
-    estimator = Estimator.load(bundle)
+    assert bundle.parent == tmp_path
+    monkeypatch.chdir(tmp_path)  # paths of another length would wrap lines elsewhere
+    estimator = Estimator.load(Path(bundle.name))
     model = ModelConfig(**TINY)
     estimates = [estimator.predict(model=model, parallelism=one) for one in LAYOUTS]
     given = {ModelConfig: [model, find_model("llama-2-7b").model], Parallelism: LAYOUTS, Estimate: estimates,
