@@ -352,7 +352,7 @@ async def _failed(request: Request, error: Exception) -> Response:
 
 
 def _log(line: str) -> None:
-    print(f"kernelcast: {one_line(line)}", file=sys.stderr, flush=True)
+    print(f"kernelcast: {one_line(line)}", file=sys.stderr)
 
 
 def run(

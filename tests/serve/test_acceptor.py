@@ -7,6 +7,7 @@ import socket
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -64,14 +65,14 @@ class Played:
         """The answer to a request after the server has told this; it is counted with its seconds."""
         for _ in range(_BY_CHANCE):
             self.control.send(state)
-            asking = client or self.asks()
+            begin_s, asking = time.monotonic(), client or self.asks()
             asking.sendall(request)
             select.select([self.control], [], [], PATIENCE_S)
             found = self.control.recv(8, socket.MSG_PEEK)
             if found == b"c":
                 self.handed()
                 continue
-            assert struct.unpack("d", self.control.recv(8))[0] >= 0
+            assert 0 <= struct.unpack("d", self.control.recv(8))[0] <= time.monotonic() - begin_s
             answer = asking.recv(1 << 16)
             if client is None:
                 asking.close()

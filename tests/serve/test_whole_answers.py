@@ -95,7 +95,7 @@ ASKED: list[tuple[str, Any, dict[str, Any]]] = [
     ("/walltime", SCRIPT, {"type": PLAIN, "query": "&".join(["slurm=nodes=2"] * 32)}),
     ("/walltime", SCRIPT, {"type": PLAIN, "query": "&".join(["slurm=nodes=2"] * 33)}),
     ("/walltime", SCRIPT + "#KERNELCAST stack=\udcff\n", {"type": PLAIN}),
-    ("/walltime", "x" * 5000, {"type": PLAIN, "leaves": True}),
+    ("/walltime", "x" * 5000, {"type": PLAIN}),
     ("/walltime", "x", {"type": "text/html"}),
     *(("/predict", body, {"type": JSON}) for body in ("", "[1]", '{"pp": Infinity}', '{"pp": 1, "pp": 1}', "\udcff{}")),
     ("/predict", "{}", {"type": "Application/JSON; charset=utf-8"}),
@@ -209,6 +209,8 @@ def everything(bundle: Path, environment: Mapping[str, str]) -> Iterator[str]:
     figures = asyncio.run(answered(served.asgi, "/metrics", None, []))
     yield f"{figures[0]} {figures[1][0]}"
     for line in figures[2].decode().splitlines():
+        if 'seconds_bucket{le="' in line and "/health" in line:
+            yield line.rpartition(" ")[0]
         if line.startswith("# ") or re.match(r"kernelcast_(?!request_seconds_(?:bucket|sum))", line):
             yield _VARIES.sub("#", line)
     for name, limited in (
@@ -239,7 +241,7 @@ def everything(bundle: Path, environment: Mapping[str, str]) -> Iterator[str]:
 
 
 def test_answers(make_bundle: Callable[..., Path], linear_model: Callable[..., bytes], tmp_path: Path,
-                 capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
+                 capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
     times = {
         operator.name: linear_model([1e-3] * len(operator.features), number)
         for number, operator in enumerate(OPERATORS.values(), start=1)
@@ -254,7 +256,15 @@ def test_answers(make_bundle: Callable[..., Path], linear_model: Callable[..., b
         'models = "models"\nfabric = "network.toml"\nmargin = "50%"\nmodel = "models/ours.json"\n'
     )
     environment = {"KERNELCAST_SITE": str(tmp_path / "site.toml")}
+    waited_s, timeout = [], asyncio.timeout
+
+    def sooner(time_s: float) -> asyncio.Timeout:
+        waited_s.append(time_s)
+        return timeout(time_s if time_s != 5 else 0.01)
+
+    monkeypatch.setattr(asyncio, "timeout", sooner)
     found = "\n".join(everything(bundle, environment)) + f"\n{_VARIES.sub('#', capsys.readouterr().err)}"
+    found += f"waited at most {sorted(set(waited_s))} s\n"
     found = found.encode("utf-8", "backslashreplace").decode()  # a request of no UTF-8
     found = re.sub(
         r"(?<=\.kcast )[0-9a-f]{12}|(?<=refused, )[0-9a-f]{12}", "#", found.replace(str(tmp_path), "HERE")
