@@ -49,6 +49,7 @@ from kernelcast.sampling.preview import Preview
 from kernelcast.store import Database
 from kernelcast.store.commons.agreement import Agreement
 from kernelcast.train.report.figures import TrainingFigures
+from kernelcast.validate.comparison import COMPONENTS_OF_STEP
 from kernelcast.validate.effects import Option
 from kernelcast.validate.fabrics import FabricValidation
 from kernelcast.validate.memory import MemoryValidation
@@ -258,7 +259,11 @@ def test_what_is_printed(
     estimator = Estimator.load(Path(bundle.name))
     model = ModelConfig(**TINY)
     estimates = [estimator.predict(model=model, parallelism=one) for one in LAYOUTS]
-    given = {ModelConfig: [model, find_model("llama-2-7b").model], Parallelism: LAYOUTS, Estimate: estimates,
+    of_step = dict.fromkeys(COMPONENTS_OF_STEP, 0.25)
+    components = (of_step, {**of_step, "PP_P2P": 0.5}, {"Encoder_Fwd": 0.125}, None)
+    given = {"ComparedRun.implied_s": components, "MeasuredRun.measured_components": components,
+             "MeasuredRun.published_components": components,
+             ModelConfig: [model, find_model("llama-2-7b").model], Parallelism: LAYOUTS, Estimate: estimates,
              "HeldOut.kind": KINDS, "HeldOut.doublings": (1.0, 2.0, math.inf),
              "RegressorEntry.features": (("m", "n"),), "RegressorEntry.training_range": (((1.0, 2.0), (3.0, 400.0)),),
              "Trained.doubts": ({"impossible": 2, "outlier": 1}, {"impossible": 0, "outlier": 0}),
