@@ -138,9 +138,8 @@ def _run(arguments: list[str] | None) -> NoReturn:
     try:
         status = kernelcast.main(arguments, prog_name="kernelcast", standalone_mode=False)
     except KernelcastError as error:
-        from kernelcast.runtime.request.field_types import (
-            option_name,
-        )  # imported here: commands must start fast
+        # Imported here: commands must start fast.
+        from kernelcast.runtime.request.field_types import option_name
 
         click.echo(f"kernelcast: error: {error.line(option_name)}", err=True)
         sys.exit(error.exit_code)

@@ -72,7 +72,11 @@ class KernelcastError(Exception):
 
     def _message(self, name: Callable[[str], str]) -> str:
         if self.text:
-            return self.text.format(*map(name, self.fields)) if self.fields else self.text
+            # Not `format`: a value in the text may have braces of its own.
+            text = self.text
+            for field in self.fields:
+                text = text.replace("{}", name(field), 1)
+            return text
         found = "missing" if self.found is Missing.MISSING else shown_value(self.found)
         line = f"{self.subject or self.path or 'the value'} is {found}"
         return f"{line}, expected {self.expected}" if self.expected else line

@@ -33,6 +33,7 @@ def test_the_line_follows_from_the_data() -> None:
             UsageError("{} is given without {}", fields=("days", "gpu_memory")),
             "days is given without gpu_memory",
         ),
+        (UsageError("{} is not of {x}", fields=("days",)), "days is not of {x}"),
         (UsageError("tp add up to 3", field="tp").at("options"), "options: tp add up to 3"),
         (UsageError(found=1, expected="a text").at("roles", "a b"), "roles['a b'] is 1, expected a text"),
         (
